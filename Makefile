@@ -45,10 +45,10 @@ test-all: ## run the quick suite on each of Python 3.11 to 3.15 that is found
 	test -n "$$ran" && test -z "$$failed"
 
 test-frameworks: $(INSTALLED)frameworks ## run the tests that need PyTorch, JAX, Hugging Face datasets, polars or webdataset
-	$(RUN) -m pytest -q tests/frameworks tests/sources tests/formats tests/transforms tests/test_datapoint.py tests/test_documents.py tests/test_examples.py tests/test_notebooks.py $(PYTEST_ARGS)
+	$(RUN) -m pytest -q tests/frameworks tests/sources tests/formats tests/transforms tests/protocol/test_datapoint.py tests/test_documents.py tests/test_examples.py tests/test_notebooks.py $(PYTEST_ARGS)
 
 test-browser: $(INSTALLED)test $(INSTALLED)docs $(INSTALLED)browser ## open the HTML report and all pages of the documents in a headless Chromium
-	$(RUN) -m pytest -q tests/reports/test_browser.py tests/pages $(PYTEST_ARGS)
+	$(RUN) -m pytest -q tests/observe/test_browser.py tests/pages $(PYTEST_ARGS)
 
 check: $(INSTALLED)check $(INSTALLED)docs ## lint, formatting, types, documents
 	$(RUN) -m ruff check .

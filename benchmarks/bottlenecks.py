@@ -26,7 +26,7 @@ from dataflow import (
     MultiThreadRunner,
     ProxyDataFlow,
 )
-from dataflow.reports.verdict import verdict_of
+from dataflow.observe.verdict import verdict_of
 
 SECONDS = 2.0  # of each run
 LARGE = 2 << 20  # bytes

@@ -28,7 +28,7 @@ import numpy as np
 from benchmarks import machine, report, suite
 from benchmarks.memory import in_new_process
 from benchmarks.workloads import JPEGS_VARIABLE, Workload, by_name
-from dataflow.parallel import runners
+from dataflow.runners import runners
 
 __all__ = ["Costs", "Observed", "Prediction", "Probes", "first_full", "separate", "simulate", "tables"]
 

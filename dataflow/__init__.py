@@ -11,16 +11,16 @@ from dataflow.old_places import watch as _watch_old_places
 
 _NAMES_OF = {  # of each module: all public names, which are imported at their first use
     # The protocol
-    "dataflow.base": "DataFlow ProxyDataFlow RNGDataFlow",
+    "dataflow.protocol.base": "DataFlow ProxyDataFlow RNGDataFlow",
     "dataflow.errors": (
         "DataFlowError DataFlowTerminated Dropped EmptyPass FileDamaged LengthUnknown MissingExtra NotAddressable "
         "NotPicklable NotReentrant NotReproducible NotStorable PickleRefused ReceiverLost SenderLost "
         "ShapeMismatch SourceExhausted StateMismatch TimeoutError TooManyFailures WorkerDied WorkerError"
     ),
-    "dataflow.datapoint": "empty",
-    "dataflow.seeding": "seed",
+    "dataflow.protocol.datapoint": "empty",
+    "dataflow.protocol.seeding": "seed",
     "dataflow.version": "__version__",
-    "dataflow.workers.info": "WorkerInfo worker_info",
+    "dataflow.system.worker_info": "WorkerInfo worker_info",
     # Sources
     "dataflow.sources.in_memory": "DataFromList",
     "dataflow.sources.iterating": "DataFromAsyncIterable DataFromGenerator DataFromIterable",
@@ -44,20 +44,20 @@ _NAMES_OF = {  # of each module: all public names, which are imported at their f
     "dataflow.transforms.sharding": "ShardData",
     "dataflow.transforms.shuffling": "LocallyShuffleData ShuffleData",
     # Diagnostics
-    "dataflow.diagnostics.display": "PrintData",
-    "dataflow.diagnostics.speed": "TestDataSpeed",
-    "dataflow.profiling": "profile",
+    "dataflow.observe.display": "PrintData",
+    "dataflow.observe.speed": "TestDataSpeed",
+    "dataflow.observe.profiling": "profile",
     # Runners and parallel maps
-    "dataflow.parallel.map_variants": (
+    "dataflow.runners.map_variants": (
         "MultiProcessMapAndBatchData MultiProcessMapAndBatchDataZMQ MultiProcessMapDataComponentSharedArray"
     ),
-    "dataflow.parallel.maps": "MultiProcessMapData MultiProcessMapDataZMQ MultiThreadMapData",
-    "dataflow.parallel.runners": "MultiProcessRunner MultiProcessRunnerZMQ MultiThreadRunner",
+    "dataflow.runners.maps": "MultiProcessMapData MultiProcessMapDataZMQ MultiThreadMapData",
+    "dataflow.runners.runners": "MultiProcessRunner MultiProcessRunnerZMQ MultiThreadRunner",
     # The interface of ELEKTRONN: arrays in shared memory, and background processes that fill them
-    "dataflow.shared.arrays": "SharedMem",
-    "dataflow.shared.background": "BackgroundProc",
-    "dataflow.shared.fifo": "SharedQ",
-    "dataflow.shared.source": "BackgroundData",
+    "dataflow.compat.shared_arrays": "SharedMem",
+    "dataflow.compat.background": "BackgroundProc",
+    "dataflow.compat.fifo": "SharedQ",
+    "dataflow.compat.background_data": "BackgroundData",
     # Formats: datapoints on disk
     "dataflow.formats.disk_cache": "DiskCacheData",
     "dataflow.formats.fetching": "FetchData",
@@ -73,15 +73,15 @@ _NAMES_OF = {  # of each module: all public names, which are imported at their f
     "dataflow.remote.receiving": "RemoteDataZMQ",
     "dataflow.remote.sending": "send_dataflow_zmq",
     # On a Ray cluster
-    "dataflow.distributed.datasets": "from_ray_dataset to_ray_dataset",
-    "dataflow.distributed.runners": "RayMapData RayRunner",
-    "dataflow.distributed.object_store": "PlasmaGetData PlasmaPutData",
-    "dataflow.parallel_data": "ParallelData",
+    "dataflow.ray.datasets": "from_ray_dataset to_ray_dataset",
+    "dataflow.ray.ray_runners": "RayMapData RayRunner",
+    "dataflow.ray.object_store": "PlasmaGetData PlasmaPutData",
+    "dataflow.runners.parallel_data": "ParallelData",
     # For training frameworks
     "dataflow.frameworks.device": "PrefetchToDevice",
     "dataflow.frameworks.torch_dataset": "to_torch",
     # Old names
-    "dataflow.aliases": "MultiProcessPrefetchData MultiThreadPrefetchData PrefetchData PrefetchDataZMQ",
+    "dataflow.compat.aliases": "MultiProcessPrefetchData MultiThreadPrefetchData PrefetchData PrefetchDataZMQ",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 
@@ -90,7 +90,7 @@ __all__ = [name for name in _MODULE_OF if name not in {"TimeoutError", "__versio
 
 if TYPE_CHECKING:  # the same for type checkers and editors, which read only this; tests/test_architecture.py compares
     # The protocol
-    from dataflow.base import DataFlow as DataFlow, ProxyDataFlow as ProxyDataFlow, RNGDataFlow as RNGDataFlow
+    from dataflow.protocol.base import DataFlow as DataFlow, ProxyDataFlow as ProxyDataFlow, RNGDataFlow as RNGDataFlow
     from dataflow.errors import (
         DataFlowError as DataFlowError,
         DataFlowTerminated as DataFlowTerminated,
@@ -115,10 +115,10 @@ if TYPE_CHECKING:  # the same for type checkers and editors, which read only thi
         WorkerDied as WorkerDied,
         WorkerError as WorkerError,
     )
-    from dataflow.datapoint import empty as empty
-    from dataflow.seeding import seed as seed
+    from dataflow.protocol.datapoint import empty as empty
+    from dataflow.protocol.seeding import seed as seed
     from dataflow.version import __version__ as __version__
-    from dataflow.workers.info import WorkerInfo as WorkerInfo, worker_info as worker_info
+    from dataflow.system.worker_info import WorkerInfo as WorkerInfo, worker_info as worker_info
 
     # Sources
     from dataflow.sources.in_memory import DataFromList as DataFromList
@@ -157,32 +157,32 @@ if TYPE_CHECKING:  # the same for type checkers and editors, which read only thi
     from dataflow.transforms.shuffling import LocallyShuffleData as LocallyShuffleData, ShuffleData as ShuffleData
 
     # Diagnostics
-    from dataflow.diagnostics.display import PrintData as PrintData
-    from dataflow.diagnostics.speed import TestDataSpeed as TestDataSpeed
-    from dataflow.profiling import profile as profile
+    from dataflow.observe.display import PrintData as PrintData
+    from dataflow.observe.speed import TestDataSpeed as TestDataSpeed
+    from dataflow.observe.profiling import profile as profile
 
     # Runners and parallel maps
-    from dataflow.parallel.map_variants import (
+    from dataflow.runners.map_variants import (
         MultiProcessMapAndBatchData as MultiProcessMapAndBatchData,
         MultiProcessMapAndBatchDataZMQ as MultiProcessMapAndBatchDataZMQ,
         MultiProcessMapDataComponentSharedArray as MultiProcessMapDataComponentSharedArray,
     )
-    from dataflow.parallel.maps import (
+    from dataflow.runners.maps import (
         MultiProcessMapData as MultiProcessMapData,
         MultiProcessMapDataZMQ as MultiProcessMapDataZMQ,
         MultiThreadMapData as MultiThreadMapData,
     )
-    from dataflow.parallel.runners import (
+    from dataflow.runners.runners import (
         MultiProcessRunner as MultiProcessRunner,
         MultiProcessRunnerZMQ as MultiProcessRunnerZMQ,
         MultiThreadRunner as MultiThreadRunner,
     )
 
     # The interface of ELEKTRONN: arrays in shared memory, and background processes that fill them
-    from dataflow.shared.arrays import SharedMem as SharedMem
-    from dataflow.shared.background import BackgroundProc as BackgroundProc
-    from dataflow.shared.fifo import SharedQ as SharedQ
-    from dataflow.shared.source import BackgroundData as BackgroundData
+    from dataflow.compat.shared_arrays import SharedMem as SharedMem
+    from dataflow.compat.background import BackgroundProc as BackgroundProc
+    from dataflow.compat.fifo import SharedQ as SharedQ
+    from dataflow.compat.background_data import BackgroundData as BackgroundData
 
     # Formats: datapoints on disk
     from dataflow.formats.disk_cache import DiskCacheData as DiskCacheData
@@ -205,17 +205,17 @@ if TYPE_CHECKING:  # the same for type checkers and editors, which read only thi
     from dataflow.remote.sending import send_dataflow_zmq as send_dataflow_zmq
 
     # On a Ray cluster
-    from dataflow.distributed.datasets import from_ray_dataset as from_ray_dataset, to_ray_dataset as to_ray_dataset
-    from dataflow.distributed.runners import RayMapData as RayMapData, RayRunner as RayRunner
-    from dataflow.distributed.object_store import PlasmaGetData as PlasmaGetData, PlasmaPutData as PlasmaPutData
-    from dataflow.parallel_data import ParallelData as ParallelData
+    from dataflow.ray.datasets import from_ray_dataset as from_ray_dataset, to_ray_dataset as to_ray_dataset
+    from dataflow.ray.ray_runners import RayMapData as RayMapData, RayRunner as RayRunner
+    from dataflow.ray.object_store import PlasmaGetData as PlasmaGetData, PlasmaPutData as PlasmaPutData
+    from dataflow.runners.parallel_data import ParallelData as ParallelData
 
     # For training frameworks
     from dataflow.frameworks.device import PrefetchToDevice as PrefetchToDevice
     from dataflow.frameworks.torch_dataset import to_torch as to_torch
 
     # Old names
-    from dataflow.aliases import (
+    from dataflow.compat.aliases import (
         MultiProcessPrefetchData as MultiProcessPrefetchData,
         MultiThreadPrefetchData as MultiThreadPrefetchData,
         PrefetchData as PrefetchData,

@@ -15,18 +15,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from dataflow.base import DataFlow
-from dataflow.diagnostics.speed import TestDataSpeed
-from dataflow.digests import compare, digest_lines, read_digests
+from dataflow.compat.rewritten_files import migrate
 from dataflow.errors import DataFlowError
-from dataflow.extras import optional
 from dataflow.formats.converting import SUFFIXES, convert
-from dataflow.migrate.files import migrate
-from dataflow.profiling import profile
+from dataflow.observe.profiling import profile
+from dataflow.observe.speed import TestDataSpeed
+from dataflow.protocol.base import DataFlow
+from dataflow.protocol.digests import compare, digest_lines, read_digests
+from dataflow.protocol.seeding import seed
 from dataflow.remote.keys import make_keys
-from dataflow.remote.options import HEARTBEAT, HWM_BYTES
+from dataflow.remote.peer_options import HEARTBEAT, HWM_BYTES
 from dataflow.remote.sending import send_dataflow_zmq
-from dataflow.seeding import seed
+from dataflow.system.extras import optional
 from dataflow.transforms.repeating import RepeatedData
 from dataflow.version import __version__
 

@@ -20,14 +20,14 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from dataflow.base import DataFlow, require_flow
-from dataflow.digests import difference, digest
 from dataflow.errors import DataFlowTerminated, Dropped, NotReentrant, NotReproducible
-from dataflow.parallel.runners import MultiProcessRunnerZMQ, MultiThreadRunner
-from dataflow.passes import known_length, walk
-from dataflow.pickling import dumps, loads
-from dataflow.seeding import current_root, seed
-from dataflow.state import Drops, state_of
+from dataflow.protocol.base import DataFlow, require_flow
+from dataflow.protocol.digests import difference, digest
+from dataflow.protocol.passes import known_length, walk
+from dataflow.protocol.seeding import current_root, seed
+from dataflow.protocol.state import Drops, state_of
+from dataflow.runners.runners import MultiProcessRunnerZMQ, MultiThreadRunner
+from dataflow.system.pickling import dumps, loads
 from dataflow.transforms.resuming import ResumableData
 
 __all__ = ["assert_same_data", "check_node"]

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import IO
 
-DISASTERS = ("tests/parallel/test_disasters.py", "tests/parallel/test_map_disasters.py")
+DISASTERS = ("tests/runners/test_disasters.py", "tests/runners/test_map_disasters.py")
 INTERRUPTS = "tests/test_interrupts_everywhere.py"
 # In full, these take an hour, most of it waiting: several at a time.
 INTERRUPTS_IN_FULL = tuple(
@@ -20,18 +20,16 @@ INTERRUPTS_IN_FULL = tuple(
     for words in ("every_line and closed", "every_line and used", "refuses", "not every_line and not refuses")
 )
 # These wait most, for Ray and for the ends of processes, and run in one part with the quick interrupts.
-WAITING = ("tests/distributed", "tests/parallel/test_deaths.py", "tests/parallel/test_runners.py")
+WAITING = ("tests/ray", "tests/runners/test_deaths.py", "tests/runners/test_runners.py")
 OTHER = (
     *DISASTERS,
-    "tests/engine",
-    "tests/shared",
+    "tests/compat",
     "tests/remote",
-    "tests/workers",
-    "tests/channel",
-    "tests/memory",
+    "tests/system",
+    "tests/transport",
 )
-RUNNERS = ("tests/parallel", *(f"--ignore={file}" for file in (*DISASTERS, *WAITING)))
-REST = ("tests", "dataflow", *(f"--ignore={place}" for place in ("tests/parallel", INTERRUPTS, *OTHER, *WAITING)))
+RUNNERS = ("tests/runners", *(f"--ignore={file}" for file in (*DISASTERS, *WAITING)))
+REST = ("tests", "dataflow", *(f"--ignore={place}" for place in ("tests/runners", INTERRUPTS, *OTHER, *WAITING)))
 
 
 def run_parts(parts: Sequence[Sequence[str]], arguments: Sequence[str]) -> int:

@@ -12,28 +12,29 @@ from tests.__main__ import run_parts
 ROOT = Path(__file__).parents[1]
 TOO_SLOW = ["-m", "not slow and not ray and not full"]
 ONE = (
-    "tests/engine/test_liveness.py",
-    "tests/parallel/test_runners.py",
-    "tests/parallel/test_strict.py",
-    "tests/parallel/test_maps.py",
-    "tests/parallel/test_deaths.py",
-    "tests/workers",
+    "tests/runners/test_liveness.py",
+    "tests/runners/test_runners.py",
+    "tests/runners/test_strict.py",
+    "tests/runners/test_maps.py",
+    "tests/runners/test_deaths.py",
+    "tests/system",
 )
 OTHER = (
     "tests/test_architecture.py",
     "tests/test_imports.py",
-    "tests/test_base.py",
-    "tests/test_repr.py",
-    "tests/test_state.py",
-    "tests/test_seeding.py",
+    "tests/protocol/test_base.py",
+    "tests/observe/test_repr.py",
+    "tests/protocol/test_state.py",
+    "tests/protocol/test_seeding.py",
     "tests/test_footguns.py",
     "tests/sources",
     "tests/transforms",
-    "tests/diagnostics",
+    "tests/observe/test_display.py",
+    "tests/observe/test_speed.py",
     "tests/formats/test_saving.py",
     "tests/formats/test_disk_cache.py",
     "tests/remote/test_receiving.py",
-    "tests/shared/test_fifo.py",
+    "tests/compat/test_fifo.py",
 )
 
 
@@ -45,9 +46,12 @@ def main(arguments: list[str]) -> int:
 
 
 def paths_of(room: str) -> list[str]:
-    """The tests of a room and its doctests; of a module that stands alone, too."""
-    places = (f"tests/{room}", f"tests/test_{room}.py", f"dataflow/{room}", f"dataflow/{room}.py")
-    found = [place for place in places if (ROOT / place).exists()]
+    """The tests of a room and its doctests, or those of one module."""
+    of_room = (f"tests/{room}", f"dataflow/{room}")
+    of_module = (f"tests/test_{room}.py", f"tests/*/test_{room}.py", f"dataflow/{room}.py", f"dataflow/*/{room}.py")
+    found = [place for place in of_room if (ROOT / place).exists()] or [
+        path.relative_to(ROOT).as_posix() for pattern in of_module for path in ROOT.glob(pattern)
+    ]
     if not found:
         names = sorted(path.name for path in (ROOT / "tests").iterdir() if (path / "__init__.py").exists())
         raise SystemExit(f"there is no room {room!r}; there are {', '.join(names)}")

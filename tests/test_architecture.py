@@ -1,4 +1,4 @@
-"""The plan of the house, read from the sources: who imports whom, and what stays private.
+"""The plan of the package, read from the sources: which room imports which, and what stays private.
 
 Each rule is a function from {path below dataflow/: source} to a list of sentences, one for each violation.
 """
@@ -15,38 +15,32 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "dataflow"
 
-FLOORS = (  # from the ground up; a room imports from the floors below its own
-    {"errors", "keywords", "old_places", "parameters", "representation", "version"},
-    {"descriptors", "interrupts", "machine", "pauses", "references", "session"},
-    {"extras", "failures", "pickling", "reports"},
-    {"memory", "urls"},
-    {"codec"},
-    {"datapoint", "seeding", "channel", "workers"},
-    {"state"},
-    {"passes"},
-    {"event_loop", "sampling", "user_nodes"},
-    {"base"},
-    {"digests", "fingerprints"},
-    {"sources", "transforms", "diagnostics"},
-    {"engine"},
-    {"parallel", "serial"},
-    {"formats", "profiling", "shared"},
-    {"remote", "distributed", "migrate", "frameworks", "testing"},
-    {"aliases", "parallel_data"},
-    {"__init__"},
-    {"__main__"},
-)
-FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-ONE_WING = {"datapoint", "seeding"}  # they know each other; all other rooms of one floor are strangers
-NODES = {"datapoint", "seeding", "sources", "transforms", "diagnostics"}
-MACHINES = {"machine", "descriptors", "memory", "codec", "channel", "workers"}
-NODES_AND_MACHINES = {("sources", "memory")}  # packed lists
+LAYERS = {  # each room, or module that is in none, and what it may import beside itself: all of that stands above it
+    "errors": "",
+    "version": "",
+    "old_places": "",
+    "system": "errors",
+    "protocol": "errors system",
+    "transport": "errors system protocol.failures",
+    "sources": "errors protocol system.descriptors system.pickling system.session system.urls",
+    "transforms": "errors protocol system.interrupts system.references system.session",
+    "observe": "errors system protocol transport transforms",
+    "runners": "errors system protocol transport transforms observe",
+    "formats": "errors system protocol transport sources transforms observe",
+    "remote": "old_places errors system protocol transport sources observe",
+    "ray": "errors system protocol transport sources transforms runners",
+    "frameworks": "errors system protocol transforms runners",
+    "compat": "errors system protocol transport sources runners formats",
+    "testing": "errors system protocol transforms runners",
+}
+LATE = {"protocol": "observe", "runners": "ray"}  # imports that go up, only inside of functions and for type checkers
+EVERYTHING = ("__init__", "__main__")  # may import everything, and are imported by nothing
 
 PROTOCOL = "_df_"  # what our own classes call of each other: the only underscored names that cross files
 MAX_LEVELS = 2  # dataflow/room/file.py
-DRAWERS = re.compile(r"(utils?|helpers?|common|misc|part_?\d+)$")
+SAYS_NOTHING = re.compile(r"(utils?|helpers?|common|misc|part_?\d+)$")
 ANSWERS_OLD_IMPORTS = "dataflow.old_places.watch"  # has to be there before somebody imports what is not
-MAY_PRINT = {"diagnostics/display.py", "__main__.py"}
+MAY_PRINT = {"observe/display.py", "__main__.py"}
 # Public names of the standard library.
 DOCUMENTED = {"_asdict", "_current_frames", "_exit", "_fields", "_getframe", "_make", "_replace"}
 # What fsspec documents for programs that use its file systems on an event loop of their own.
@@ -94,24 +88,41 @@ def imported_modules(path: str, node: ast.AST) -> list[str]:
 
 
 def imports_go_down(tree: Tree) -> list[str]:
-    found = [f"{path}: {room_of(path)} is on no floor" for path in tree if room_of(path) not in FLOOR]
-    for path, node in nodes_of(tree):
+    found = [f"{path}: {room_of(path)} is in no layer" for path in tree if room_of(path) not in {*LAYERS, *EVERYTHING}]
+    for path, source in tree.items():
         room = room_of(path)
-        for module in imported_modules(path, node):
-            package, _, rest = module.partition(".")
-            if package != "dataflow" or room not in FLOOR:
-                continue
-            name, _, inside = rest.partition(".")
-            other = name if inside or name in FLOOR else "__init__"
-            if other in FLOOR and not may_import(room, other):
-                found.append(f"{path}:{node.lineno}: {room} must not import {other}")
+        found += [
+            f"{path}:{node.lineno}: {room} must not import {other}"
+            for node in (parsed(source)[1] if room in LAYERS else ())
+            for other in rooms_in(path, node)
+            if not may_import(room, other, is_late=id(node) in late_nodes(source))
+        ]
     return found
 
 
-def may_import(room: str, other: str) -> bool:
-    if room in NODES and other in MACHINES:
-        return (room, other) in NODES_AND_MACHINES
-    return room == other or FLOOR[other] < FLOOR[room] or {room, other} <= ONE_WING
+def rooms_in(path: str, node: ast.AST) -> Iterator[str]:
+    """Name what an import statement imports of the package, as ``room.module.name``."""
+    for module in imported_modules(path, node):
+        package, _, rest = module.partition(".")
+        name, _, inside = rest.partition(".")
+        if package == "dataflow":
+            yield rest if inside or name in LAYERS else "__init__"
+
+
+def may_import(room: str, other: str, *, is_late: bool) -> bool:
+    allowed = [room, *LAYERS[room].split(), *([LATE[room]] if is_late and room in LATE else [])]
+    return any(f"{other}.".startswith(f"{name}.") for name in allowed)
+
+
+@functools.cache
+def late_nodes(source: str) -> frozenset[int]:
+    """The ids of the nodes that are executed when a function is called, or read by type checkers only."""
+    late: set[int] = set()
+    for node in parsed(source)[1]:
+        for_checkers = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        if for_checkers or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            late |= {id(inner) for statement in node.body for inner in ast.walk(statement)}
+    return frozenset(late)
 
 
 def no_star_import(tree: Tree) -> list[str]:
@@ -194,7 +205,14 @@ def folders_are_shallow(tree: Tree) -> list[str]:
 
 
 def files_are_named_for_an_idea(tree: Tree) -> list[str]:
-    return [path for path in tree if any(DRAWERS.search(name) for name in names_in(path))]
+    return [path for path in tree if any(SAYS_NOTHING.search(name) for name in names_in(path))]
+
+
+def no_file_name_twice(tree: Tree) -> list[str]:
+    places: dict[str, list[str]] = {}
+    for path in tree:
+        places.setdefault(PurePosixPath(path).name, []).append(path)
+    return [", ".join(where) for name, where in places.items() if len(where) > 1 and name != "__init__.py"]
 
 
 def names_in(path: str) -> tuple[str, ...]:
@@ -355,53 +373,57 @@ def ancestors(own: Found, classes: dict[str, Found]) -> Iterator[Found]:
 
 def front_door(
     *,
-    static: str = "from dataflow.base import A as A, seed as seed",
-    table: str = "{'dataflow.base': 'A seed'}",
+    static: str = "from dataflow.protocol.base import A as A, seed as seed",
+    table: str = "{'dataflow.protocol.base': 'A seed'}",
 ) -> str:
     return f"from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    {static}\n_NAMES_OF = {table}\n"
 
 
 FRONT_DOORS = [
-    front_door(static="from dataflow.base import seed as seed"),
-    front_door(static="from dataflow.base import A as A, B as B, seed as seed"),
+    front_door(static="from dataflow.protocol.base import seed as seed"),
+    front_door(static="from dataflow.protocol.base import A as A, B as B, seed as seed"),
     front_door(static="from dataflow.errors import A as A, seed as seed"),
-    front_door(static="from dataflow.base import A, seed as seed"),
-    front_door(static="from dataflow.base import B as A, seed as seed"),
-    front_door(table="{'dataflow.base': 'A'}"),
-    front_door(table="{'dataflow.base': 'A', 'dataflow.seeding': 'seed'}"),
-    front_door(table="{'dataflow.seeding': 'seed', 'dataflow.base': 'A seed'}"),
+    front_door(static="from dataflow.protocol.base import A, seed as seed"),
+    front_door(static="from dataflow.protocol.base import B as A, seed as seed"),
+    front_door(table="{'dataflow.protocol.base': 'A'}"),
+    front_door(table="{'dataflow.protocol.base': 'A', 'dataflow.protocol.seeding': 'seed'}"),
+    front_door(table="{'dataflow.protocol.seeding': 'seed', 'dataflow.protocol.base': 'A seed'}"),
 ]
 PLANTED = [
-    (imports_go_down, "errors.py", "import dataflow.base"),
-    (imports_go_down, "base.py", "from dataflow import MapData"),
-    (imports_go_down, "base.py", "def late():\n    from dataflow.engine.engine import Engine"),
-    (imports_go_down, "base.py", "from . import aliases"),
+    (imports_go_down, "errors.py", "import dataflow.protocol.base"),
+    (imports_go_down, "protocol/base.py", "from dataflow import MapData"),
+    (imports_go_down, "protocol/base.py", "from .. import testing"),
+    (imports_go_down, "protocol/base.py", "def late():\n    from dataflow.runners.engine import Engine"),
+    (imports_go_down, "protocol/base.py", "from dataflow.observe.figures import Figures"),
     (imports_go_down, "sources/in_memory.py", "from ..transforms.mapping import MapData"),
-    (imports_go_down, "sources/in_memory.py", "from dataflow.workers import pool"),
-    (imports_go_down, "transforms/batching.py", "from dataflow.codec.protocols import encode"),
-    (imports_go_down, "diagnostics/speed.py", "import dataflow.sources"),
-    (imports_go_down, "seeding.py", "from dataflow import workers"),
-    (imports_go_down, "datapoint.py", "from dataflow.descriptors import Descriptor"),
-    (imports_go_down, "codec/protocols.py", "from dataflow.datapoint import stack"),
-    (imports_go_down, "codec/protocols.py", "from dataflow.workers.cleanup import at_exit"),
-    (imports_go_down, "remote.py", "from dataflow.distributed import RayRunner"),
+    (imports_go_down, "sources/in_memory.py", "from dataflow.system import worker_pool"),
+    (imports_go_down, "transforms/batching.py", "from dataflow.transport.codec import encode"),
+    (imports_go_down, "observe/speed.py", "import dataflow.sources"),
+    (imports_go_down, "system/urls.py", "from dataflow.protocol.seeding import seed"),
+    (imports_go_down, "system/urls.py", "from dataflow import protocol"),
+    (imports_go_down, "transport/codec.py", "from dataflow.protocol.datapoint import stack"),
+    (imports_go_down, "transport/codec.py", "from dataflow.protocol import datapoint"),
+    (imports_go_down, "remote/sending.py", "from dataflow.ray import RayRunner"),
+    (imports_go_down, "runners/runners.py", "from dataflow.ray.ray_backend import RayBackend"),
     (imports_go_down, "attic.py", ""),
-    (no_star_import, "base.py", "from dataflow.errors import *"),
-    (no_global, "base.py", "def f():\n    global x\n    x = 1"),
-    (no_private_name_crosses_a_file, "base.py", "from dataflow.errors import _text"),
-    (no_private_name_crosses_a_file, "base.py", "from dataflow import _hidden"),
-    (no_private_name_crosses_a_file, "base.py", "import numpy._core"),
-    (no_private_name_crosses_a_file, "base.py", "from dataflow import errors\n_text = 1\nerrors._text()"),
-    (no_private_name_crosses_a_file, "base.py", "import dataflow.errors\ndataflow.errors._text()"),
-    (no_private_name_crosses_a_file, "base.py", "def f(process):\n    return process._popen"),
-    (only_the_display_prints, "base.py", "print('here')"),
-    (no_module_hides_the_standard_library, "parallel/queue.py", ""),
-    (folders_are_shallow, "parallel/jobs/produce.py", ""),
-    (files_are_named_for_an_idea, "parallel/utils.py", ""),
-    (files_are_named_for_an_idea, "parallel/engine_part2.py", ""),
+    (imports_go_down, "attic/old.py", ""),
+    (no_file_name_twice, "remote/base.py", ""),
+    (no_star_import, "protocol/base.py", "from dataflow.errors import *"),
+    (no_global, "protocol/base.py", "def f():\n    global x\n    x = 1"),
+    (no_private_name_crosses_a_file, "protocol/base.py", "from dataflow.errors import _text"),
+    (no_private_name_crosses_a_file, "protocol/base.py", "from dataflow import _hidden"),
+    (no_private_name_crosses_a_file, "protocol/base.py", "import numpy._core"),
+    (no_private_name_crosses_a_file, "protocol/base.py", "from dataflow import errors\n_text = 1\nerrors._text()"),
+    (no_private_name_crosses_a_file, "protocol/base.py", "import dataflow.errors\ndataflow.errors._text()"),
+    (no_private_name_crosses_a_file, "protocol/base.py", "def f(process):\n    return process._popen"),
+    (only_the_display_prints, "protocol/base.py", "print('here')"),
+    (no_module_hides_the_standard_library, "runners/queue.py", ""),
+    (folders_are_shallow, "runners/jobs/produce.py", ""),
+    (files_are_named_for_an_idea, "runners/utils.py", ""),
+    (files_are_named_for_an_idea, "runners/engine_part2.py", ""),
     (files_are_named_for_an_idea, "common/engine.py", ""),
     *((front_door_lists_its_names, "__init__.py", text) for text in FRONT_DOORS),
-    (front_door_imports_nothing_of_ours, "__init__.py", "from dataflow.base import A"),
+    (front_door_imports_nothing_of_ours, "__init__.py", "from dataflow.protocol.base import A"),
     (front_door_imports_nothing_of_ours, "__init__.py", "from . import base"),
     (front_door_imports_nothing_of_ours, "__init__.py", "import numpy"),
     (no_class_name_twice, "errors.py", "class A:\n    pass"),
@@ -409,39 +431,45 @@ PLANTED = [
     (no_cast_to_a_class_of_ours, "errors.py", "from typing import cast\ndef f(x):\n    return cast(A, x)"),
     (no_cast_to_a_class_of_ours, "errors.py", "from typing import cast\ndef f(x):\n    return cast('A | None', x)"),
     (no_cast_to_a_class_of_ours, "errors.py", "import typing\ndef f(x):\n    return typing.cast(list[A], x)"),
-    (no_import_cycle, "seeding.py", "def late():\n    from dataflow import datapoint"),
-    (no_import_cycle, "seeding.py", "if TYPE_CHECKING:\n    from dataflow.datapoint import get"),
-    (no_import_cycle, "engine/liveness.py", "from . import engine"),
-    (no_private_name_is_inherited, "aliases.py", "class C(A):\n    def f(self):\n        return self._x"),
-    (no_private_name_is_inherited, "aliases.py", "class C(base.A):\n    def f(self):\n        self._x = 1"),
-    (no_private_name_is_inherited, "aliases.py", "class C(A[int]):\n    def f(self):\n        super()._x()"),
+    (no_import_cycle, "protocol/seeding.py", "def late():\n    from dataflow.protocol import datapoint"),
+    (no_import_cycle, "protocol/seeding.py", "if TYPE_CHECKING:\n    from dataflow.protocol.datapoint import get"),
+    (no_import_cycle, "runners/liveness.py", "from . import engine"),
+    (no_private_name_is_inherited, "compat/aliases.py", "class C(A):\n    def f(self):\n        return self._x"),
+    (no_private_name_is_inherited, "compat/aliases.py", "class C(base.A):\n    def f(self):\n        self._x = 1"),
+    (no_private_name_is_inherited, "compat/aliases.py", "class C(A[int]):\n    def f(self):\n        super()._x()"),
     (
         no_private_name_is_inherited,
-        "aliases.py",
+        "compat/aliases.py",
         "class C(A):\n    pass\nclass D(C):\n    def _step(self):\n        pass",
     ),
-    (no_private_name_is_inherited, "aliases.py", "class C(A):\n    _step = None"),
-    (no_private_name_is_inherited, "aliases.py", "class C:\n    def f(self):\n        return self._from_elsewhere"),
-    (no_finaliser_methods, "base.py", "class A:\n    def __del__(self):\n        pass"),
+    (no_private_name_is_inherited, "compat/aliases.py", "class C(A):\n    _step = None"),
+    (
+        no_private_name_is_inherited,
+        "compat/aliases.py",
+        "class C:\n    def f(self):\n        return self._from_elsewhere",
+    ),
+    (no_finaliser_methods, "protocol/base.py", "class A:\n    def __del__(self):\n        pass"),
 ]
 RULES = list(dict.fromkeys(rule for rule, _, _ in PLANTED))
 
 SOUND = {
     "__init__.py": front_door(),
     "__main__.py": "from dataflow import A\nprint(A)",
-    "seeding.py": "from dataflow.errors import Error",
-    "datapoint.py": "from dataflow.errors import Error\nfrom dataflow.seeding import seed",
-    "base.py": "class A:\n    def same(self, other):\n        return self._x, other._x\n"
+    "protocol/seeding.py": "from dataflow.errors import Error",
+    "protocol/datapoint.py": "from dataflow.errors import Error\nfrom dataflow.protocol.seeding import seed",
+    "protocol/base.py": "class A:\n    def same(self, other):\n        return self._x, other._x\n"
     "    def __init__(self):\n        self._x = super()._x\n"
     "        other._df_level\n"
     "    def _step(self):\n        self._df_level = 1\n"
     "class B(A):\n    def f(self):\n        return self._x, self._step(), self._y\n    _y = 1",
-    "state.py": "class Held(Protocol):\n    pass\ndef f(x):\n    return cast(Held, x), cast(int, x)",
-    "remote/sending.py": "from dataflow.base import A\nclass Link(A):\n    def f(self):\n"
+    "protocol/passes.py": "if TYPE_CHECKING:\n    from dataflow.observe.figures import Figures\n"
+    "def report():\n    from dataflow.observe.gathering import report_of",
+    "protocol/state.py": "class Held(Protocol):\n    pass\ndef f(x):\n    return cast(Held, x), cast(int, x)",
+    "remote/sending.py": "from dataflow.protocol.base import A\nclass Link(A):\n    def f(self):\n"
     "        self._z = self._df_level\n        return self._z, self.g()",
-    "sources/in_memory.py": "from dataflow.memory import packed_list\nfrom . import synthetic",
-    "codec/protocols.py": "import os\nfrom dataflow.memory import arena\nos._exit(1)",
-    "engine/engine.py": "from ..workers.pool import WorkerPool\nfrom .liveness import WorkerStates",
+    "sources/in_memory.py": "from dataflow.system import descriptors\nfrom . import synthetic",
+    "transport/codec.py": "import os\nfrom dataflow.protocol.failures import Report\nos._exit(1)",
+    "runners/engine.py": "from ..system.worker_pool import WorkerPool\nfrom .liveness import WorkerStates",
 }
 
 
@@ -450,7 +478,7 @@ def name_of(value: object) -> str | None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=name_of)
-def test_the_house_follows_the_rule(rule):
+def test_the_package_follows_the_rule(rule):
     tree = read_tree()
     assert tree
     assert rule(tree) == []
@@ -466,7 +494,7 @@ def test_a_rule_finds_what_is_planted(rule, path, source):
     assert rule({**SOUND, path: source})
 
 
-def test_the_map_of_the_house_shows_every_file_and_no_other():
+def test_the_drawing_of_the_package_shows_every_file_and_no_other():
     page = (PACKAGE.parent / "docs" / "how-it-works.md").read_text()
     (drawing,) = re.findall(r"^dataflow/$.*?^```$", page, re.MULTILINE | re.DOTALL)
     shown, room = [], ""
@@ -475,6 +503,34 @@ def test_the_map_of_the_house_shows_every_file_and_no_other():
         shown += [] if name.endswith("/") else [room + name]
     files = (path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
     assert sorted(shown) == sorted(name for name in files if not name.endswith("/__init__.py"))
+
+
+def test_a_layer_imports_only_from_those_above_it_in_the_table():
+    above: set[str] = set()
+    for room, words in LAYERS.items():
+        assert {word.partition(".")[0] for word in words.split()} <= above
+        above.add(room)
+    assert above >= {*LATE, *LATE.values()}
+
+
+def test_no_layer_may_import_what_it_does_not():
+    used: dict[str, set[str]] = {}
+    for path, node in nodes_of(read_tree()):
+        used.setdefault(room_of(path), set()).update(rooms_in(path, node))
+    for room, words in LAYERS.items():
+        assert [
+            word for word in words.split() if not any(f"{other}.".startswith(f"{word}.") for other in used[room])
+        ] == []
+
+
+def test_the_page_has_the_same_layers():
+    page = (PACKAGE.parent / "docs" / "how-it-works.md").read_text("utf-8")
+    table = page.partition("| room | imports |\n")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE)
+    assert [(room, re.findall(r"[\w.]+(?=`)", cell)) for room, cell in rows] == [
+        (room, words.split()) for room, words in LAYERS.items()
+    ]
+    assert all(f"`{room}` imports `{other}`" in " ".join(page.split()) for room, other in LATE.items())
 
 
 # -- documents ---------------------------------------------------------------------------------------------------------
@@ -511,7 +567,7 @@ def test_the_figures_name_classes_and_files_that_exist(heading):
 def test_the_walk_of_a_small_datapoint_is_short():
     """From the worker's `yield` to the consumer's loop, over one channel and without the arena."""
     figure = figure_below(HEADINGS[0])
-    files = set(FILE.findall(figure)) - {"memory/arena.py", "channel/local.py"}
+    files = set(FILE.findall(figure)) - {"transport/arena.py", "transport/local_channel.py"}
     assert len(files) <= 12 and len(set(CLASS.findall(figure))) <= 14
 
 

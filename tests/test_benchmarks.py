@@ -35,7 +35,7 @@ from benchmarks import (
 )
 from benchmarks.__main__ import parse_arguments
 from benchmarks.figures import Figures
-from dataflow.profiling import Placement
+from dataflow.observe.profiling import Placement
 
 CHEAP = ["small", "mnist", "image", "ragged"]
 

@@ -404,7 +404,7 @@ NOT_COMPARED = {
     "Hugging Face datasets": {
         "`DataCollatorWithPadding`": "needs a tokenizer",
         "`split_dataset_by_node": "test_shards_of_hugging_face_make_up_the_same_pass",
-        "`IterableDataset.state_dict": "a state: tests/test_state.py",
+        "`IterableDataset.state_dict": "a state: tests/protocol/test_state.py",
     },
     "WebDataset": {
         "`WebDataset(urls)`": "a random order: the block above the table",

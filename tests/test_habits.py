@@ -38,7 +38,7 @@ def test_what_is_required_of_a_change_is_one_target():
 def test_the_essential_tests_exist_and_a_room_is_found_by_its_name():
     assert all((ROOT / path).exists() for path in (*essential.ONE, *essential.OTHER))
     assert essential.paths_of("transforms") == ["tests/transforms", "dataflow/transforms"]
-    assert essential.paths_of("seeding") == ["tests/test_seeding.py", "dataflow/seeding.py"]
+    assert essential.paths_of("seeding") == ["tests/protocol/test_seeding.py", "dataflow/protocol/seeding.py"]
     with pytest.raises(SystemExit, match=r"no room 'kitchen'; there are .*transforms"):
         essential.paths_of("kitchen")
 

@@ -32,9 +32,9 @@ from dataflow import (
     SharedMem,
     SharedQ,
 )
-from dataflow.engine import scaling
-from dataflow.engine.scaling import WorkerCount
-from dataflow.engine.supervisor import Supervisor
+from dataflow.runners import scaling
+from dataflow.runners.scaling import WorkerCount
+from dataflow.runners.supervisor import Supervisor
 from tests.support.interrupts import (
     Refuser,
     Scenario,

@@ -21,8 +21,8 @@ from dataflow import (
     ShardData,
     ShuffleData,
 )
-from dataflow.passes import walk
-from dataflow.seeding import Stream
+from dataflow.protocol.passes import walk
+from dataflow.protocol.seeding import Stream
 
 
 def numbers():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import dataflow
-from dataflow import aliases
+from dataflow.compat import aliases
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "reference.md").read_text("utf-8")

@@ -439,9 +439,9 @@ def test_nothing_is_found_in_a_sound_node(make):
 def test_all_start_methods_are_tried_and_the_seed_stays():
     with seeded(5):
         check_node(lambda: Own(ShuffleData(numbers())))
-        import dataflow.seeding
+        import dataflow.protocol.seeding
 
-        assert dataflow.seeding.current_root() == 5
+        assert dataflow.protocol.seeding.current_root() == 5
 
 
 def test_a_node_that_is_known_to_continue_is_exempt_from_independence_only():

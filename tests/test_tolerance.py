@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dataflow.errors import TooManyFailures, WorkerTraceback
-from dataflow.failures import Failure, FailureReporter, Report, Tolerance, failure_of
+from dataflow.protocol.failures import Failure, FailureReporter, Report, Tolerance, failure_of
 
 
 def fail(tolerance, position=0, p=0, *, in_pass=0, error=None, path=(), judged=False):

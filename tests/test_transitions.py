@@ -24,9 +24,9 @@ from dataflow import (
     NotReentrant,
     TooManyFailures,
 )
-from dataflow.parallel.worker_node import WorkerNode
-from dataflow.session import Session
-from dataflow.state import state_of
+from dataflow.protocol.state import state_of
+from dataflow.runners.worker_node import WorkerNode
+from dataflow.system.session import Session
 from tests.support.faults import deadline
 from tests.support.forks import exit_code_of_fork, in_child
 from tests.support.waits import LIMIT, wait_until

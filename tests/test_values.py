@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from dataflow import BatchData, CacheData, DataFromList, DiskCacheData, JSONLinesData, MultiProcessRunnerZMQ, TableData
-from dataflow.codec.array_codec import ArrayDecoder, ArrayEncoder
-from dataflow.codec.message_layout import NO_ROOM
-from dataflow.memory.arena import ArenaFile, MemoryLimit
 from dataflow.remote.frames import FrameEncoder, FrameReader
+from dataflow.transport.arena import ArenaFile, MemoryLimit
+from dataflow.transport.array_codec import ArrayDecoder, ArrayEncoder
+from dataflow.transport.message_layout import NO_ROOM
 from tests.formats.files import HDF5, LMDB, NPZ, TFRECORD, exact
 from tests.support.waits import LIMIT
 
@@ -354,7 +354,7 @@ def through_tensor(value, _):
 
 
 def through_ray(value, _):
-    from dataflow.distributed.datasets import ray_column
+    from dataflow.ray.datasets import ray_column
 
     accessor = pytest.importorskip("ray.data.block").BlockAccessor
     if not isinstance(value, np.ndarray) or not value.ndim or not value.size:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dataflow as df
-from dataflow.parameters import count_or_fraction, whole_number
+from dataflow.protocol.parameters import count_or_fraction, whole_number
 
 
 def numbers(n=8):

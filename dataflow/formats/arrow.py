@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.datapoint import empty
+from dataflow.protocol.datapoint import empty
 
 __all__ = [
     "ArrayColumn",

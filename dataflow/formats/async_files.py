@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import Any, Final
 
-from dataflow.extras import optional
-from dataflow.urls import reporting_url
+from dataflow.system.extras import optional
+from dataflow.system.urls import reporting_url
 
 __all__ = ["AsyncFileSystems"]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dataflow.errors import FileDamaged
-from dataflow.extras import optional
+from dataflow.system.extras import optional
 
 __all__ = [
     "ALGORITHM",

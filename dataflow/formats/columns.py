@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dataflow.errors import NotStorable
 from dataflow.formats.loading import Positions, runs
 from dataflow.formats.records import RecordDecoder, RecordEncoder
-from dataflow.serial.dtypes import dtype_name, dtype_of
+from dataflow.transport.dtypes import dtype_name, dtype_of
 
 __all__ = [
     "ENDS",

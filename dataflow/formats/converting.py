@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from dataflow.base import DataFlow
 from dataflow.formats.hdf5 import HDF5Serializer
 from dataflow.formats.json_lines import JSONLinesData
 from dataflow.formats.lmdb import LMDBSerializer
@@ -17,6 +16,7 @@ from dataflow.formats.svmlight import SVMLightData
 from dataflow.formats.tables import TableData
 from dataflow.formats.tfrecord import TFRecordSerializer
 from dataflow.formats.webdataset import WebDatasetData
+from dataflow.protocol.base import DataFlow
 
 __all__ = ["SUFFIXES", "convert", "format_of"]
 

@@ -11,19 +11,19 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.errors import FileDamaged, MissingExtra, NotReproducible
-from dataflow.fingerprints import describe, digest
 from dataflow.formats.checksums import masked_crc32
 from dataflow.formats.loading import PathLike
 from dataflow.formats.records import RecordEncoder, is_record
 from dataflow.formats.saving import alone, writing_all
 from dataflow.formats.tfrecord import HEADER, RecordReader, writing
-from dataflow.parallel.changes import Snapshot
-from dataflow.passes import known_length, open_flow, until_closed, walk
-from dataflow.pauses import pausing
-from dataflow.seeding import Stream
-from dataflow.state import state_of
+from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
+from dataflow.protocol.changes import Snapshot
+from dataflow.protocol.fingerprints import describe, digest
+from dataflow.protocol.passes import known_length, open_flow, until_closed, walk
+from dataflow.protocol.pauses import pausing
+from dataflow.protocol.seeding import Stream
+from dataflow.protocol.state import state_of
 from dataflow.transforms.arguments import require_end
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions
 

@@ -18,15 +18,14 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, TypeVar
 
-from dataflow.base import DataFlow
-from dataflow.datapoint import component, replaced
-from dataflow.failures import Budget
 from dataflow.formats.async_files import AsyncFileSystems
 from dataflow.formats.file_cache import CachedFile, FileCache, has_locks
 from dataflow.formats.loading import PathLike
-from dataflow.parameters import flag, keyword_arguments, whole_number
-from dataflow.transforms.awaiting import AsyncMapData
-from dataflow.urls import (
+from dataflow.protocol.base import DataFlow
+from dataflow.protocol.datapoint import component, replaced
+from dataflow.protocol.failures import Budget
+from dataflow.protocol.parameters import flag, keyword_arguments, whole_number
+from dataflow.system.urls import (
     causes_of,
     change_of,
     filesystem_of,
@@ -36,6 +35,7 @@ from dataflow.urls import (
     status_of,
     transient_cause,
 )
+from dataflow.transforms.awaiting import AsyncMapData
 
 __all__ = ["FetchData"]
 

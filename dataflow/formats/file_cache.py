@@ -29,7 +29,7 @@ try:
 except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
-from dataflow.descriptors import Descriptor
+from dataflow.system.descriptors import Descriptor
 
 __all__ = ["CachedFile", "FileCache", "has_locks"]
 

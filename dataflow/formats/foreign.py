@@ -21,8 +21,8 @@ import numpy as np
 
 from dataflow.errors import PickleRefused
 from dataflow.formats.checksums import Damaged
-from dataflow.serial.dtypes import MAX_NAME
-from dataflow.serial.packing import MAX_SIZELESS
+from dataflow.transport.dtypes import MAX_NAME
+from dataflow.transport.packing import MAX_SIZELESS
 
 __all__ = ["unpack_foreign"]
 

@@ -11,14 +11,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from dataflow.base import DataFlow
 from dataflow.errors import DataFlowTerminated
-from dataflow.extras import optional
 from dataflow.formats.checksums import ALGORITHM, check_version, file_damaged
 from dataflow.formats.columns import ENDS, Column, ColumnTable, RecordRows, RecordWriter, StoredColumn, TableWriter
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader
 from dataflow.formats.saving import replacing, save_pass
-from dataflow.serial.dtypes import dtype_name, dtype_of
+from dataflow.protocol.base import DataFlow
+from dataflow.system.extras import optional
+from dataflow.transport.dtypes import dtype_name, dtype_of
 
 __all__ = ["HDF5Data", "HDF5Serializer"]
 

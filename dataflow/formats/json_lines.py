@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import T_co
 from dataflow.errors import FileDamaged
-from dataflow.failures import Budget
 from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, runs, starts_of
 from dataflow.formats.positional import PositionalFile, UrlFile, open_positional
+from dataflow.protocol.base import T_co
+from dataflow.protocol.failures import Budget
 from dataflow.transforms.mapping import MapData
 
 __all__ = ["JSONLinesData", "LinesData", "finite"]
@@ -240,7 +240,7 @@ class _LinesReader:
 
 
 def _find_lines(files: Sequence[PositionalFile | Exception], skip: bool) -> list[_Lines]:
-    from dataflow.diagnostics.progress import Bar
+    from dataflow.observe.progress import Bar
 
     total = sum(0 if isinstance(file, Exception) else file.size for file in files)
     found = []

@@ -20,14 +20,14 @@ from typing import Any, Self
 import msgpack
 import numpy as np
 
-from dataflow.base import DataFlow, T_co
 from dataflow.errors import DataFlowTerminated, FileDamaged
-from dataflow.extras import optional
 from dataflow.formats.checksums import ALGORITHM, check_version, file_damaged
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader, runs
 from dataflow.formats.records import RecordDecoder, RecordEncoder, is_record
 from dataflow.formats.saving import replacing, save_pass
-from dataflow.parameters import function
+from dataflow.protocol.base import DataFlow, T_co
+from dataflow.protocol.parameters import function
+from dataflow.system.extras import optional
 from dataflow.transforms.mapping import MapData
 
 __all__ = ["LMDBData", "LMDBDataDecoder", "LMDBRecords", "LMDBSerializer"]

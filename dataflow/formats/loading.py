@@ -21,13 +21,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, RNGDataFlow, T_co
-from dataflow.parameters import flag, whole_number
-from dataflow.seeding import Stream, Table, permutation, rng, root_seed
+from dataflow.protocol.base import Blocks, RNGDataFlow, T_co
+from dataflow.protocol.parameters import flag, whole_number
+from dataflow.protocol.seeding import Stream, Table, permutation, rng, root_seed
+from dataflow.protocol.state import state_of
 from dataflow.sources.folders import raise_error
 from dataflow.sources.source import Source
-from dataflow.state import state_of
-from dataflow.urls import files_below, is_url
+from dataflow.system.urls import files_below, is_url
 
 __all__ = [
     "DiskData",

@@ -17,16 +17,16 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import DataFlow
-from dataflow.codec.message_layout import has_padding, without_padding
 from dataflow.errors import PickleRefused
 from dataflow.formats.checksums import ALGORITHM, check_version, checksum, file_damaged
 from dataflow.formats.columns import ENDS, Column, ColumnTable, RecordRows, RecordWriter, StoredColumn, TableWriter
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader, existing
 from dataflow.formats.positional import PositionalFile
 from dataflow.formats.saving import replacing, save_pass
-from dataflow.serial.dtypes import dtype_name, dtype_of
+from dataflow.protocol.base import DataFlow
 from dataflow.sources.in_memory import DataFromList
+from dataflow.transport.dtypes import dtype_name, dtype_of
+from dataflow.transport.message_layout import has_padding, without_padding
 
 __all__ = ["NumpyData", "NumpySerializer"]
 

@@ -9,12 +9,12 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from dataflow.errors import FileDamaged
-from dataflow.extras import optional
 from dataflow.formats.arrow import TableColumn, arrow_column
 from dataflow.formats.checksums import file_damaged
 from dataflow.formats.positional import UrlFile
-from dataflow.urls import is_url, reporting_url
-from dataflow.workers.info import worker_info
+from dataflow.system.extras import optional
+from dataflow.system.urls import is_url, reporting_url
+from dataflow.system.worker_info import worker_info
 
 __all__ = ["ParquetFiles"]
 

@@ -8,10 +8,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from dataflow.descriptors import Descriptor
 from dataflow.errors import DataFlowTerminated, FileDamaged
 from dataflow.formats.checksums import file_damaged
-from dataflow.urls import change_of, filesystem_of, is_url, reporting_url
+from dataflow.system.descriptors import Descriptor
+from dataflow.system.urls import change_of, filesystem_of, is_url, reporting_url
 
 __all__ = ["PositionalFile", "UrlFile", "open_positional"]
 

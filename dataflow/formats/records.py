@@ -15,13 +15,13 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-from dataflow.codec.message_layout import has_padding, without_padding
 from dataflow.errors import PickleRefused
-from dataflow.extras import optional
 from dataflow.formats.checksums import Damaged, checksum, file_damaged, other_version
 from dataflow.formats.foreign import unpack_foreign
-from dataflow.serial.packing import ALIGNMENT, pack
-from dataflow.serial.unpacking import Unpacker
+from dataflow.system.extras import optional
+from dataflow.transport.message_layout import has_padding, without_padding
+from dataflow.transport.packing import ALIGNMENT, pack
+from dataflow.transport.unpacking import Unpacker
 
 __all__ = ["RecordDecoder", "RecordEncoder", "is_last", "is_record", "mark_last"]
 

@@ -21,12 +21,12 @@ try:
 except ImportError:  # no such locks on Windows: files of killed programs stay there
     fcntl = None  # type: ignore[assignment]
 
-from dataflow.base import DataFlow, require_flow
-from dataflow.descriptors import Descriptor
 from dataflow.errors import NotStorable, TimeoutError
 from dataflow.formats.loading import PathLike
-from dataflow.passes import known_length
-from dataflow.pauses import Pause, paused
+from dataflow.protocol.base import DataFlow, require_flow
+from dataflow.protocol.passes import known_length
+from dataflow.protocol.pauses import Pause, paused
+from dataflow.system.descriptors import Descriptor
 from dataflow.transforms.arguments import require_end
 
 __all__ = ["alone", "replacing", "save_pass", "write_all", "writing_all"]
@@ -71,7 +71,7 @@ def writing_all(
     Raises:
         NotStorable: Raised by `write`; names the datapoint.
     """
-    from dataflow.diagnostics.progress import Bar
+    from dataflow.observe.progress import Bar
 
     numbered = enumerate(datapoints)
     with Bar(total=total, unit="dp", delay=1, desc=label) as bar:

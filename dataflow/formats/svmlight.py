@@ -105,7 +105,7 @@ class _LineReader:
 
     def _scan(self) -> tuple[int, int]:
         """Find the lines, and the lowest and highest feature."""
-        from dataflow.diagnostics.progress import Bar
+        from dataflow.observe.progress import Bar
 
         lowest, highest = 1, 0
         begin = 0

@@ -22,11 +22,7 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, DataFlow
-from dataflow.datapoint import present
 from dataflow.errors import FileDamaged, ShapeMismatch
-from dataflow.extras import optional
-from dataflow.failures import Budget
 from dataflow.formats.arrow import (
     ArrayColumn,
     NoBatch,
@@ -40,8 +36,12 @@ from dataflow.formats.arrow import (
 )
 from dataflow.formats.loading import PositionalSource, Positions, files_of, starts_of
 from dataflow.formats.parquet import ParquetFiles
-from dataflow.parameters import count_or_fraction, flag, whole_number
-from dataflow.seeding import Stream
+from dataflow.protocol.base import Blocks, DataFlow
+from dataflow.protocol.datapoint import present
+from dataflow.protocol.failures import Budget
+from dataflow.protocol.parameters import count_or_fraction, flag, whole_number
+from dataflow.protocol.seeding import Stream
+from dataflow.system.extras import optional
 from dataflow.transforms.applying import RequestedBlocks, ToleratesFailures
 
 __all__ = ["TableData"]

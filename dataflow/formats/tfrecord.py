@@ -20,15 +20,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from dataflow.base import DataFlow
 from dataflow.formats.checksums import crc32c_function, file_damaged, masked_crc32c
 from dataflow.formats.index_files import Offsets, read_index, write_index
 from dataflow.formats.loading import DiskData, PathLike, Positions, runs
 from dataflow.formats.positional import PositionalFile
 from dataflow.formats.records import RecordDecoder, RecordEncoder, is_last, is_record, mark_last
 from dataflow.formats.saving import replacing, save_pass
-from dataflow.serial.unpacking import in_place
+from dataflow.protocol.base import DataFlow
 from dataflow.transforms.repeating import FixedSizeData
+from dataflow.transport.unpacking import in_place
 
 __all__ = ["HEADER", "Compute", "RecordReader", "TFRecordData", "TFRecordSerializer", "writing"]
 
@@ -305,7 +305,7 @@ def _fits(file: PositionalFile, offsets: Offsets) -> bool:
 
 def _scan(file: PositionalFile, compute: Compute) -> Iterator[int]:
     """Yield the offset of each record, and the end. Verifies every checksum."""
-    from dataflow.diagnostics.progress import Bar
+    from dataflow.observe.progress import Bar
 
     at, number = 0, 0
     name = os.path.basename(file.path)

@@ -33,17 +33,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.errors import FileDamaged
-from dataflow.failures import Budget
 from dataflow.formats.brace_expansion import expand_braces
 from dataflow.formats.checksums import file_damaged
 from dataflow.formats.index_files import Offsets, read_index, write_index
 from dataflow.formats.json_lines import finite
 from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, runs, starts_of
 from dataflow.formats.positional import PositionalFile, UrlFile, open_positional
-from dataflow.parameters import flag
-from dataflow.seeding import Table
+from dataflow.protocol.failures import Budget
+from dataflow.protocol.parameters import flag
+from dataflow.protocol.seeding import Table
+from dataflow.system.urls import filesystem_of, is_url, reporting_url
 from dataflow.transforms.mapping import MapData
-from dataflow.urls import filesystem_of, is_url, reporting_url
 
 __all__ = ["ShardsData", "WebDatasetData"]
 
@@ -349,7 +349,7 @@ class _ShardsReader:
             return path, str(error)
 
     def _find_samples(self, keep_index: bool) -> list[_Shard]:
-        from dataflow.diagnostics.progress import Bar
+        from dataflow.observe.progress import Bar
 
         found = []
         with Bar(total=len(self._paths), unit="shards", delay=1, desc="index") as bar:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.errors import TimeoutError
 from dataflow.frameworks.tensors import import_torch, tensor_maker
-from dataflow.parameters import whole_number
-from dataflow.passes import reading_ahead
-from dataflow.pauses import Pause, pausing
-from dataflow.seeding import Stream
-from dataflow.state import Taken, state_of
+from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
+from dataflow.protocol.parameters import whole_number
+from dataflow.protocol.passes import reading_ahead
+from dataflow.protocol.pauses import Pause, pausing
+from dataflow.protocol.seeding import Stream
+from dataflow.protocol.state import Taken, state_of
 
 __all__ = ["PrefetchToDevice"]
 

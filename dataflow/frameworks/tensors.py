@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.extras import optional
+from dataflow.system.extras import optional
 
 __all__ = ["import_torch", "tensor_maker"]
 

@@ -8,17 +8,17 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from dataflow.base import DataFlow, require_flow
 from dataflow.errors import NotReproducible, StateMismatch
 from dataflow.frameworks.tensors import import_torch, tensor_maker
 from dataflow.frameworks.worker_groups import Counter, Member, member_of_started, unnumbered
-from dataflow.parallel.worker_node import WorkerNode
-from dataflow.parameters import flag
-from dataflow.passes import walk
-from dataflow.pauses import Pause, limit, pausing, resumed
-from dataflow.pickling import dumps, imported_main, loads
-from dataflow.seeding import current_root, fresh_root
-from dataflow.state import FirstCalls, Promise, state_of
+from dataflow.protocol.base import DataFlow, require_flow
+from dataflow.protocol.parameters import flag
+from dataflow.protocol.passes import walk
+from dataflow.protocol.pauses import Pause, limit, pausing, resumed
+from dataflow.protocol.seeding import current_root, fresh_root
+from dataflow.protocol.state import FirstCalls, Promise, state_of
+from dataflow.runners.worker_node import WorkerNode
+from dataflow.system.pickling import dumps, imported_main, loads
 from dataflow.transforms.resuming import ResumableData, Resumed
 from dataflow.transforms.sharding import ShardData, Tail, place
 

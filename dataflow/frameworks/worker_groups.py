@@ -26,9 +26,9 @@ from itertools import islice
 from types import FrameType, ModuleType
 from typing import Any, Final, NamedTuple
 
-from dataflow.base import DataFlow
 from dataflow.errors import NotReproducible, StateMismatch
-from dataflow.seeding import current_root
+from dataflow.protocol.base import DataFlow
+from dataflow.protocol.seeding import current_root
 
 __all__ = ["Counter", "Member", "member_of_started", "unnumbered"]
 

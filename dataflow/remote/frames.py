@@ -4,7 +4,7 @@ A message holds the skeletons of its datapoints as one msgpack array, the bytes 
 large array in a frame of its own, or several. Nothing is pickled: a value without a representation of its own is
 rejected by the encoder, with its component.
 
-What the decoder reads is untrusted. Guarantees, with those of `serial.unpacking`:
+What the decoder reads is untrusted. Guarantees, with those of `transport.unpacking`:
 
 - Nothing in it is executed, unpickled or looked up by name; for any bytes, `read` returns or raises `Unreadable`.
 - Claimed lengths are checked: arrays are views of frames that are there, or copies of parts of them.
@@ -23,12 +23,12 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from dataflow.codec.message_layout import NO_ROOM, has_padding, without_padding
 from dataflow.errors import NotStorable
-from dataflow.failures import Report
-from dataflow.remote.messages import readable
-from dataflow.serial.packing import PLAIN, Code, pack
-from dataflow.serial.unpacking import ArrayLayout, CodeReader
+from dataflow.protocol.failures import Report
+from dataflow.remote.peer_messages import readable
+from dataflow.transport.message_layout import NO_ROOM, has_padding, without_padding
+from dataflow.transport.packing import PLAIN, Code, pack
+from dataflow.transport.unpacking import ArrayLayout, CodeReader
 
 __all__ = ["LARGE", "FrameEncoder", "FrameReader", "Unreadable"]
 

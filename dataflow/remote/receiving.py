@@ -26,24 +26,33 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from dataflow.base import DataFlow, T_co
 from dataflow.errors import SenderLost, TimeoutError
-from dataflow.interrupts import signals_deferred
-from dataflow.parameters import flag, whole_number
-from dataflow.pauses import Pause, pausing, resumed
+from dataflow.observe.figures import Figures
+from dataflow.observe.receiver_figures import ReceiverFigures
+from dataflow.protocol.base import DataFlow, T_co
+from dataflow.protocol.parameters import flag, whole_number
+from dataflow.protocol.pauses import Pause, pausing, resumed
+from dataflow.protocol.seeding import Stream
+from dataflow.protocol.state import state_of
 from dataflow.remote.frames import FrameReader, Unreadable
 from dataflow.remote.keys import RECEIVER, Keys, load_keys
-from dataflow.remote.messages import ID_BYTES, NO_ID, ORDERLY, Hello, PeerMessage, PeerMessageKind, SendLimits, parse
-from dataflow.remote.options import HEARTBEAT, HWM_BYTES, check_options
-from dataflow.remote.receiver_figures import ReceiverFigures
+from dataflow.remote.peer_messages import (
+    ID_BYTES,
+    NO_ID,
+    ORDERLY,
+    Hello,
+    PeerMessage,
+    PeerMessageKind,
+    SendLimits,
+    parse,
+)
+from dataflow.remote.peer_options import HEARTBEAT, HWM_BYTES, check_options
 from dataflow.remote.router import Router
 from dataflow.remote.sender_registry import Entry, SenderRegistry
-from dataflow.reports.figures import Figures
-from dataflow.seeding import Stream
-from dataflow.session import Session
 from dataflow.sources.source import Source
-from dataflow.state import state_of
-from dataflow.workers.cleanup import close_at_exit
+from dataflow.system.cleanup import close_at_exit
+from dataflow.system.interrupts import signals_deferred
+from dataflow.system.session import Session
 
 __all__ = ["ReceivingSocket", "RemoteDataZMQ"]
 

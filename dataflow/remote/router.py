@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
-from dataflow.descriptors import counted
-from dataflow.interrupts import signals_blocked, signals_deferred
 from dataflow.remote.keys import Keys
-from dataflow.remote.messages import PeerMessage, pack
-from dataflow.workers.process import keep_freed_memory
+from dataflow.remote.peer_messages import PeerMessage, pack
+from dataflow.system.descriptors import counted
+from dataflow.system.interrupts import signals_blocked, signals_deferred
+from dataflow.system.worker_process import keep_freed_memory
 
 if TYPE_CHECKING:
     from zmq.auth.thread import ThreadAuthenticator

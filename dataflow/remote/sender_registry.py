@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from dataflow.remote.messages import Hello
+from dataflow.remote.peer_messages import Hello
 
 __all__ = ["Entry", "SenderRegistry"]
 

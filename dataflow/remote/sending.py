@@ -22,21 +22,30 @@ from typing import Any, Final
 
 import zmq
 
-from dataflow.base import DataFlow, require_flow
-from dataflow.channel.batching_sender import BatchingSender, Stopped
-from dataflow.channel.flow_control import Credit, Window
-from dataflow.channel.messages import ConsumerGone, Kind, Message
-from dataflow.channel.worker_counters import settle_counters
 from dataflow.errors import DataFlowError, ReceiverLost, TimeoutError
-from dataflow.interrupts import signals_deferred
-from dataflow.parameters import flag
-from dataflow.passes import known_length
+from dataflow.observe.receiver_figures import pack_counters
+from dataflow.protocol.base import DataFlow, require_flow
+from dataflow.protocol.parameters import flag
+from dataflow.protocol.passes import known_length
 from dataflow.remote.frames import FrameEncoder
 from dataflow.remote.keys import SENDER, Keys, load_keys
-from dataflow.remote.messages import ID_BYTES, NO_ID, ORDERLY, Hello, PeerMessage, PeerMessageKind, SendLimits, parse
-from dataflow.remote.options import HEARTBEAT, HWM_BYTES, check_options
-from dataflow.remote.receiver_figures import pack_counters
+from dataflow.remote.peer_messages import (
+    ID_BYTES,
+    NO_ID,
+    ORDERLY,
+    Hello,
+    PeerMessage,
+    PeerMessageKind,
+    SendLimits,
+    parse,
+)
+from dataflow.remote.peer_options import HEARTBEAT, HWM_BYTES, check_options
 from dataflow.remote.router import Router
+from dataflow.system.interrupts import signals_deferred
+from dataflow.transport.batching_sender import BatchingSender, Stopped
+from dataflow.transport.flow_control import Credit, Window
+from dataflow.transport.messages import ConsumerGone, Kind, Message
+from dataflow.transport.worker_counters import settle_counters
 
 __all__ = ["Connection", "send_dataflow_zmq"]
 

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from dataflow.parameters import flag
+from dataflow.protocol.parameters import flag
 from dataflow.sources.in_memory import DataFromList
-from dataflow.urls import files_below, is_url
+from dataflow.system.urls import files_below, is_url
 
 __all__ = ["ImageFolderData", "raise_error"]
 

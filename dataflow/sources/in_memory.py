@@ -10,12 +10,12 @@ from typing import Any, Protocol, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, DataFlow, RNGDataFlow, T_co
-from dataflow.parameters import flag
-from dataflow.passes import RunningCall, calls_code
-from dataflow.seeding import Stream, Table, permutation, root_seed
+from dataflow.protocol.base import Blocks, DataFlow, RNGDataFlow, T_co
+from dataflow.protocol.parameters import flag
+from dataflow.protocol.passes import RunningCall, calls_code
+from dataflow.protocol.seeding import Stream, Table, permutation, root_seed
 from dataflow.sources.source import Source
-from dataflow.sources.tables import cure_of
+from dataflow.sources.table_hints import cure_of
 
 __all__ = ["DataFromList"]
 
@@ -95,7 +95,7 @@ class DataFromList(Source[T_co], RNGDataFlow[T_co]):
 
     @property
     def _df_parameters(self) -> dict[str, Any]:
-        from dataflow.memory.packed_list import PackedList
+        from dataflow.sources.packed_list import PackedList
 
         return {**super()._df_parameters, "packed": type(self.lst) is PackedList}
 
@@ -211,6 +211,6 @@ def _cure(lst: Any) -> str | None:
 
 
 def _pack(lst: Sequence[Any]) -> Sequence[Any]:
-    from dataflow.memory.packed_list import PackedList  # imports shared memory, which only packed lists need
+    from dataflow.sources.packed_list import PackedList  # imports shared memory, which only packed lists need
 
     return PackedList(lst[k] for k in range(len(lst)))

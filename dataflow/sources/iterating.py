@@ -11,16 +11,16 @@ from functools import partial
 from typing import Any
 from weakref import proxy
 
-from dataflow.base import T_co
 from dataflow.errors import LengthUnknown, SourceExhausted, TimeoutError
-from dataflow.parameters import deferred_function, deferred_kind, deferred_result
-from dataflow.passes import RunningPass, begun_by_code, code_of, enter_code, leave_code
-from dataflow.pauses import require_waiting
-from dataflow.seeding import Stream
-from dataflow.session import Session
+from dataflow.protocol.base import T_co
+from dataflow.protocol.parameters import deferred_function, deferred_kind, deferred_result
+from dataflow.protocol.passes import RunningPass, begun_by_code, code_of, enter_code, leave_code
+from dataflow.protocol.pauses import require_waiting
+from dataflow.protocol.seeding import Stream
+from dataflow.protocol.state import state_of
 from dataflow.sources.source import Source
-from dataflow.sources.tables import cure_of
-from dataflow.state import state_of
+from dataflow.sources.table_hints import cure_of
+from dataflow.system.session import Session
 
 __all__ = ["DataFromAsyncIterable", "DataFromGenerator", "DataFromIterable"]
 
@@ -200,7 +200,7 @@ class DataFromAsyncIterable(Source[T_co]):
         return self._elements(RunningPass(self, p, stream), state_of(self).session)
 
     def _elements(self, code: RunningPass, session: Session) -> Iterator[Any]:
-        from dataflow.event_loop import AsyncSteps, loop_user  # they import asyncio, which few programs need
+        from dataflow.protocol.event_loop import AsyncSteps, loop_user  # they import asyncio, which few programs need
 
         yield from AsyncSteps(loop_user(self, session), self._begin, code).elements()
 

@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final, Protocol, TypeVar, final
 
-from dataflow.base import T_co
 from dataflow.errors import TimeoutError
-from dataflow.parameters import seconds
-from dataflow.pauses import Pause, pausing
-from dataflow.seeding import Stream
-from dataflow.session import Session, terminated
+from dataflow.protocol.base import T_co
+from dataflow.protocol.parameters import seconds
+from dataflow.protocol.pauses import Pause, pausing
+from dataflow.protocol.seeding import Stream
+from dataflow.protocol.state import state_of
 from dataflow.sources.source import Source
-from dataflow.state import state_of
+from dataflow.system.session import Session, terminated
 
 __all__ = ["DataFromQueue"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dataflow.base import DataFlow, T_co
+from dataflow.protocol.base import DataFlow, T_co
 
 __all__ = ["Source"]
 

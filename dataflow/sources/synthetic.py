@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dataflow.base import Blocks, RNGDataFlow
-from dataflow.parameters import flag, whole_number
-from dataflow.seeding import Positions, Rng, Stream, Table, root_seed
+from dataflow.protocol.base import Blocks, RNGDataFlow
+from dataflow.protocol.parameters import flag, whole_number
+from dataflow.protocol.seeding import Positions, Rng, Stream, Table, root_seed
 from dataflow.sources.source import Source
 
 __all__ = ["FakeData"]

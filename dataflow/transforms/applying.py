@@ -14,13 +14,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import DataFlow, T_co
-from dataflow.datapoint import HOLE, component, replaced
 from dataflow.errors import MissingExtra, NotReproducible, TimeoutError
-from dataflow.failures import Budget, Tolerance, failure_of, failure_reporter
-from dataflow.passes import RunningCall, calls_code, walk
-from dataflow.seeding import Rng, Stream
-from dataflow.state import Drops, FirstCalls, state_of
+from dataflow.protocol.base import DataFlow, T_co
+from dataflow.protocol.datapoint import HOLE, component, replaced
+from dataflow.protocol.failures import Budget, Tolerance, failure_of, failure_reporter
+from dataflow.protocol.passes import RunningCall, calls_code, walk
+from dataflow.protocol.seeding import Rng, Stream
+from dataflow.protocol.state import Drops, FirstCalls, state_of
 from dataflow.transforms.first_calls import CheckedCalls
 
 __all__ = [
@@ -82,7 +82,7 @@ class Applied:
         scope: Identifies this run among others of the same node that have the same pass numbers.
 
     Example:
-        >>> from dataflow.failures import Tolerance
+        >>> from dataflow.protocol.failures import Tolerance
         >>> from dataflow.transforms.applying import Applied
         >>> tolerance = Tolerance("MapData", 1)
         >>> applied = Applied("MapData", lambda dp: [1 / dp[0]], lambda k: (0, k), tolerance)

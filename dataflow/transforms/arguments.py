@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dataflow.base import DataFlow, require_flow
 from dataflow.errors import NotAddressable
+from dataflow.protocol.base import DataFlow, require_flow
 
 __all__ = [
     "endless_input",

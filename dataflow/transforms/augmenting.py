@@ -6,11 +6,11 @@ from collections.abc import Callable, Hashable
 from copy import copy
 from typing import Any
 
-from dataflow.base import DataFlow, T_co, T_in
-from dataflow.datapoint import HOLE
-from dataflow.failures import Budget
-from dataflow.passes import calls_code
-from dataflow.seeding import Rng, root_seed
+from dataflow.protocol.base import DataFlow, T_co, T_in
+from dataflow.protocol.datapoint import HOLE
+from dataflow.protocol.failures import Budget
+from dataflow.protocol.passes import calls_code
+from dataflow.protocol.seeding import Rng, root_seed
 from dataflow.transforms.applying import Applied, Place
 from dataflow.transforms.mapping import MapData
 

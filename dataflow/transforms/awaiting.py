@@ -17,13 +17,12 @@ from copy import copy
 from functools import partial
 from typing import Any, Final, TypeVar, overload
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co, T_in
-from dataflow.datapoint import HOLE, present
 from dataflow.errors import MissingExtra, NotReproducible, TimeoutError
-from dataflow.event_loop import SLICE, LoopUser, loop_user, wait_until_done
-from dataflow.failures import Budget, failure_of
-from dataflow.interrupts import signals_deferred
-from dataflow.parameters import (
+from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co, T_in
+from dataflow.protocol.datapoint import HOLE, present
+from dataflow.protocol.event_loop import SLICE, LoopUser, loop_user, wait_until_done
+from dataflow.protocol.failures import Budget, failure_of
+from dataflow.protocol.parameters import (
     coroutine_function,
     count_or_fraction,
     deferred_kind,
@@ -32,11 +31,12 @@ from dataflow.parameters import (
     seconds,
     whole_number,
 )
-from dataflow.passes import RunningCall, calls_code, known_length, reading_ahead
-from dataflow.pauses import Pause, pausing
-from dataflow.seeding import Rng, Stream
-from dataflow.session import Session, terminated
-from dataflow.state import FirstCalls, Taken, state_of
+from dataflow.protocol.passes import RunningCall, calls_code, known_length, reading_ahead
+from dataflow.protocol.pauses import Pause, pausing
+from dataflow.protocol.seeding import Rng, Stream
+from dataflow.protocol.state import FirstCalls, Taken, state_of
+from dataflow.system.interrupts import signals_deferred
+from dataflow.system.session import Session, terminated
 from dataflow.transforms.applying import (
     Place,
     RequestedBlocks,

@@ -13,18 +13,18 @@ from typing import Any, Final, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co, T_in
-from dataflow.datapoint import INT32, component, present, stack
 from dataflow.errors import LengthUnknown, ShapeMismatch, TimeoutError
-from dataflow.failures import Budget
-from dataflow.parameters import count_or_fraction, flag, function, whole_number
-from dataflow.passes import known_length, walk
-from dataflow.pauses import Pause, limit, paused, pausing, resumed
-from dataflow.seeding import Stream
-from dataflow.state import state_of
+from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co, T_in
+from dataflow.protocol.datapoint import INT32, component, present, stack
+from dataflow.protocol.failures import Budget
+from dataflow.protocol.parameters import count_or_fraction, flag, function, whole_number
+from dataflow.protocol.passes import known_length, walk
+from dataflow.protocol.pauses import Pause, limit, paused, pausing, resumed
+from dataflow.protocol.seeding import Stream
+from dataflow.protocol.state import state_of
 from dataflow.transforms.applying import Place, RequestedBlocks, ToleratesFailures, Uncopied
 from dataflow.transforms.arguments import integer_dtype
-from dataflow.transforms.gathering import NextGroup, ReusedMemory, copy_datapoint
+from dataflow.transforms.grouping import NextGroup, ReusedMemory, copy_datapoint
 from dataflow.transforms.indexing import none_dropped, passes_and_positions
 
 __all__ = ["BatchData", "BatchDataByShape", "GroupedData"]

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
-from dataflow.datapoint import present
 from dataflow.errors import DataFlowTerminated, TimeoutError
-from dataflow.parameters import flag
-from dataflow.passes import walk
-from dataflow.pauses import Pause, paused, pausing
-from dataflow.seeding import Stream, Table, permutation, root_seed
+from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
+from dataflow.protocol.datapoint import present
+from dataflow.protocol.parameters import flag
+from dataflow.protocol.passes import walk
+from dataflow.protocol.pauses import Pause, paused, pausing
+from dataflow.protocol.seeding import Stream, Table, permutation, root_seed
 from dataflow.transforms.arguments import require_end
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reorder
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from dataflow.base import DataFlow
-from dataflow.fingerprints import Description, changed_code, difference, is_description, without_workers
-from dataflow.passes import walk
+from dataflow.protocol.base import DataFlow
+from dataflow.protocol.fingerprints import Description, changed_code, difference, is_description, without_workers
+from dataflow.protocol.passes import walk
 from dataflow.transforms.batching import GroupedData
 from dataflow.transforms.sharding import ShardData, batches_of
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from dataflow.base import DataFlow, ProxyDataFlow, T_co
 from dataflow.errors import LengthUnknown
-from dataflow.parameters import function
-from dataflow.passes import RunningPass, calls_code
-from dataflow.seeding import Rng, Stream
-from dataflow.state import FirstCalls, state_of
+from dataflow.protocol.base import DataFlow, ProxyDataFlow, T_co
+from dataflow.protocol.parameters import function
+from dataflow.protocol.passes import RunningPass, calls_code
+from dataflow.protocol.seeding import Rng, Stream
+from dataflow.protocol.state import FirstCalls, state_of
 from dataflow.transforms.applying import explain, shared_rng
 from dataflow.transforms.first_calls import CheckedCalls
 

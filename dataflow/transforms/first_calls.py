@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dataflow.errors import NotReproducible
-from dataflow.failures import failure_reporter
-from dataflow.parameters import deferred_result
-from dataflow.state import FirstCalls, Promise
+from dataflow.protocol.failures import failure_reporter
+from dataflow.protocol.parameters import deferred_result
+from dataflow.protocol.state import FirstCalls, Promise
 from dataflow.transforms.generators import (
     drawn_from,
     global_generators,

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from dataflow.base import DataFlow
-from dataflow.references import is_of_library, parts, reached, reads_of
-from dataflow.seeding import Rng
+from dataflow.protocol.base import DataFlow
+from dataflow.protocol.seeding import Rng
+from dataflow.system.references import is_of_library, parts, reached, reads_of
 
 __all__ = [
     "SeededGlobals",

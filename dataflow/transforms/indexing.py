@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import DataFlow
-from dataflow.datapoint import HOLE, present
 from dataflow.errors import Dropped, TimeoutError
-from dataflow.passes import picked_here, walk
-from dataflow.pauses import paused, pausing
-from dataflow.seeding import Stream
-from dataflow.state import Drops, state_of
+from dataflow.protocol.base import DataFlow
+from dataflow.protocol.datapoint import HOLE, present
+from dataflow.protocol.passes import picked_here, walk
+from dataflow.protocol.pauses import paused, pausing
+from dataflow.protocol.seeding import Stream
+from dataflow.protocol.state import Drops, state_of
 
 __all__ = [
     "Indexes",

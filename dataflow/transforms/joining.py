@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.base import Blocks, DataFlow, T_co
 from dataflow.errors import ShapeMismatch, TimeoutError
-from dataflow.passes import known_length
-from dataflow.pauses import limit, paused, pausing, side_by_side
-from dataflow.seeding import Stream
+from dataflow.protocol.base import Blocks, DataFlow, T_co
+from dataflow.protocol.passes import known_length
+from dataflow.protocol.pauses import limit, paused, pausing, side_by_side
+from dataflow.protocol.seeding import Stream
 from dataflow.transforms.arguments import require_end, require_flows, require_one_list
 from dataflow.transforms.indexing import Indexes, none_dropped, pass_from, passes_and_positions
 

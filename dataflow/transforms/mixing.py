@@ -16,12 +16,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, DataFlow, RNGDataFlow, T_co, require_flow
 from dataflow.errors import EmptyPass, LengthUnknown, TimeoutError
-from dataflow.passes import known_length, passes_on
-from dataflow.pauses import paused, pausing
-from dataflow.seeding import Stream, Table, permutation, rng, root_seed
-from dataflow.state import state_of
+from dataflow.protocol.base import Blocks, DataFlow, RNGDataFlow, T_co, require_flow
+from dataflow.protocol.passes import known_length, passes_on
+from dataflow.protocol.pauses import paused, pausing
+from dataflow.protocol.seeding import Stream, Table, permutation, rng, root_seed
+from dataflow.protocol.state import state_of
 from dataflow.transforms.arguments import require_flows, require_one_list
 from dataflow.transforms.indexing import Indexes, order_by_index, pass_by_index, passes_and_positions, reorder
 from dataflow.transforms.joining import SeveralInputs, interleave

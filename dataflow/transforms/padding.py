@@ -14,17 +14,25 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dataflow.base import DataFlow, ProxyDataFlow, T_co
-from dataflow.datapoint import as_number_or_array, columns_of, component, empty, present, require_kept, stack_column
 from dataflow.errors import LengthUnknown, ShapeMismatch, TimeoutError
-from dataflow.failures import Budget
-from dataflow.parameters import count_or_fraction, flag, function, positional_arguments, whole_number
-from dataflow.pauses import paused, pausing
-from dataflow.seeding import Stream
+from dataflow.protocol.base import DataFlow, ProxyDataFlow, T_co
+from dataflow.protocol.datapoint import (
+    as_number_or_array,
+    columns_of,
+    component,
+    empty,
+    present,
+    require_kept,
+    stack_column,
+)
+from dataflow.protocol.failures import Budget
+from dataflow.protocol.parameters import count_or_fraction, flag, function, positional_arguments, whole_number
+from dataflow.protocol.pauses import paused, pausing
+from dataflow.protocol.seeding import Stream
 from dataflow.transforms.applying import ToleratesFailures
 from dataflow.transforms.arguments import fits, integer_dtype
 from dataflow.transforms.batching import GroupedData
-from dataflow.transforms.gathering import copy_datapoint
+from dataflow.transforms.grouping import copy_datapoint
 
 __all__ = ["BucketBatchData", "PadBatchData"]
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
-from dataflow.datapoint import HOLE
 from dataflow.errors import Dropped, EmptyPass, LengthUnknown, NotReentrant, TimeoutError
-from dataflow.parameters import flag, hinting, whole_number
-from dataflow.passes import known_length, passes_on
-from dataflow.pauses import flatten, limit, paused, pausing, resumed
-from dataflow.seeding import Stream
-from dataflow.state import state_of
+from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
+from dataflow.protocol.datapoint import HOLE
+from dataflow.protocol.parameters import flag, hinting, whole_number
+from dataflow.protocol.passes import known_length, passes_on
+from dataflow.protocol.pauses import flatten, limit, paused, pausing, resumed
+from dataflow.protocol.seeding import Stream
+from dataflow.protocol.state import state_of
 from dataflow.transforms.arguments import endless_input
 from dataflow.transforms.indexing import Indexes, none_dropped, onwards
 

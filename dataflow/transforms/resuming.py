@@ -8,15 +8,15 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
-from dataflow.datapoint import HOLE, present
 from dataflow.errors import NotReproducible, StateMismatch, TimeoutError
-from dataflow.fingerprints import changed_code, describe_flow, difference
-from dataflow.parameters import whole_number
-from dataflow.passes import known_length, picked_here, promise, root_stream, walk
-from dataflow.pauses import Pause, paused, pausing, resumed
-from dataflow.seeding import Stream, current_root
-from dataflow.state import FlowState, Promise, state_of
+from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
+from dataflow.protocol.datapoint import HOLE, present
+from dataflow.protocol.fingerprints import changed_code, describe_flow, difference
+from dataflow.protocol.parameters import whole_number
+from dataflow.protocol.passes import known_length, picked_here, promise, root_stream, walk
+from dataflow.protocol.pauses import Pause, paused, pausing, resumed
+from dataflow.protocol.seeding import Stream, current_root
+from dataflow.protocol.state import FlowState, Promise, state_of
 from dataflow.transforms.elastic import Change, Division, division_of, has_dropped_above_shard
 from dataflow.transforms.indexing import consecutive, onwards
 from dataflow.transforms.sharding import batches_of

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
-from dataflow.datapoint import HOLE, selected
 from dataflow.errors import LengthUnknown, ShapeMismatch
-from dataflow.parameters import whole_number
-from dataflow.pauses import flatten
-from dataflow.seeding import Stream
+from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
+from dataflow.protocol.datapoint import HOLE, selected
+from dataflow.protocol.parameters import whole_number
+from dataflow.protocol.pauses import flatten
+from dataflow.protocol.seeding import Stream
 from dataflow.transforms.indexing import Indexes
 
 __all__ = ["FlattenData", "SelectComponent"]

@@ -14,15 +14,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal, get_args
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.errors import NotReproducible, TimeoutError
-from dataflow.parameters import whole_number
-from dataflow.passes import known_length, promise, walk
-from dataflow.pauses import Pause, paused, pausing
-from dataflow.seeding import Spread, Stream
-from dataflow.state import Promise, state_of
+from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
+from dataflow.protocol.parameters import whole_number
+from dataflow.protocol.passes import known_length, promise, walk
+from dataflow.protocol.pauses import Pause, paused, pausing
+from dataflow.protocol.seeding import Spread, Stream
+from dataflow.protocol.state import Promise, state_of
 from dataflow.transforms.batching import GroupedData
-from dataflow.transforms.gathering import copy_datapoint
+from dataflow.transforms.grouping import copy_datapoint
 from dataflow.transforms.indexing import Indexes, none_dropped, order_by_index, passes_and_positions
 
 __all__ = ["ShardData", "Tail", "batches_of", "place"]

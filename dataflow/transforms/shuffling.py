@@ -11,13 +11,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow, RNGDataFlow, T_co
 from dataflow.errors import TimeoutError
-from dataflow.parameters import hinting, whole_number
-from dataflow.passes import passes_on
-from dataflow.pauses import Pause, limit, paused, pausing, resumed
-from dataflow.seeding import Stream, Table, permutation, rng, root_seed
-from dataflow.state import state_of
+from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, RNGDataFlow, T_co
+from dataflow.protocol.parameters import hinting, whole_number
+from dataflow.protocol.passes import passes_on
+from dataflow.protocol.pauses import Pause, limit, paused, pausing, resumed
+from dataflow.protocol.seeding import Stream, Table, permutation, rng, root_seed
+from dataflow.protocol.state import state_of
 from dataflow.transforms.arguments import require_addressable, require_end
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reorder
 

@@ -22,16 +22,16 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.base import Blocks, DataFlow, ProxyDataFlow
-from dataflow.datapoint import as_number_or_array, component, stack_column
 from dataflow.errors import LengthUnknown, NotAddressable, ShapeMismatch, TimeoutError
-from dataflow.parameters import whole_number
-from dataflow.passes import walk
-from dataflow.pauses import Pause, paused, pausing
-from dataflow.seeding import Stream, Table
-from dataflow.state import state_of
+from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow
+from dataflow.protocol.datapoint import as_number_or_array, component, stack_column
+from dataflow.protocol.parameters import whole_number
+from dataflow.protocol.passes import walk
+from dataflow.protocol.pauses import Pause, paused, pausing
+from dataflow.protocol.seeding import Stream, Table
+from dataflow.protocol.state import state_of
 from dataflow.transforms.arguments import fits
-from dataflow.transforms.gathering import copy_datapoint
+from dataflow.transforms.grouping import copy_datapoint
 from dataflow.transforms.indexing import Indexes, none_dropped, order_by_index, passes_and_positions
 
 __all__ = ["PackData"]

@@ -19,7 +19,7 @@ import msgpack
 from dataflow.formats.checksums import checksum
 from dataflow.formats.records import RecordDecoder
 from dataflow.remote.frames import FrameReader
-from dataflow.serial.packing import Code
+from dataflow.transport.packing import Code
 
 TIMEOUT = 300.0
 STACK_BYTES = 512 << 10

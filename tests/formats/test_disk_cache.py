@@ -34,7 +34,7 @@ from dataflow import (
     TableData,
     WebDatasetData,
 )
-from dataflow.fingerprints import describe
+from dataflow.protocol.fingerprints import describe
 from tests.formats.files import FORMATS, LMDB, TFRECORD, assert_same, flow, images
 from tests.support.contract import check_node, seeded
 

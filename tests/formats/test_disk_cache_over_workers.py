@@ -32,7 +32,7 @@ from dataflow import (
     RayRunner,
     RemoteDataZMQ,
 )
-from dataflow.fingerprints import describe
+from dataflow.protocol.fingerprints import describe
 
 
 def double(dp):

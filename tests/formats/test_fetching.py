@@ -25,9 +25,9 @@ from dataflow import (
     ShuffleData,
     TooManyFailures,
 )
-from dataflow.fingerprints import describe, describe_flow
 from dataflow.formats import fetching
-from dataflow.urls import retry_after, transient_cause
+from dataflow.protocol.fingerprints import describe, describe_flow
+from dataflow.system.urls import retry_after, transient_cause
 from tests.support.contract import check_node
 from tests.support.http_server import Reply, serving
 from tests.support.leaks import check_nothing_left, snapshot

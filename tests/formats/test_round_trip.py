@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as st_np
 
 from dataflow import NotStorable
 from dataflow.formats.records import RecordDecoder, RecordEncoder
-from dataflow.serial.dtypes import dtype_name, dtype_of
+from dataflow.transport.dtypes import dtype_name, dtype_of
 from tests.formats.files import COLUMNS, FORMATS, arrays_in, assert_same, by_name, exact
 
 DTYPES = [

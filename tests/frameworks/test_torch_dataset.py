@@ -28,7 +28,7 @@ from dataflow import (
     to_torch,
 )
 from dataflow.errors import LengthUnknown, MissingExtra, NotReproducible, StateMismatch
-from dataflow.passes import known_length
+from dataflow.protocol.passes import known_length
 from tests.support.contract import seeded
 
 torch = pytest.importorskip("torch")

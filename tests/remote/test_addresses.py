@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from dataflow import RemoteDataZMQ, send_dataflow_zmq
-from dataflow.remote.options import HEARTBEAT, HWM_BYTES, check_options
+from dataflow.remote.peer_options import HEARTBEAT, HWM_BYTES, check_options
 from tests.support.senders import numbers
 
 LOOPBACK = ["tcp://127.0.0.1:5", "tcp://127.8.8.8:*", "tcp://localhost:5", "tcp://[::1]:5", "ipc://x"]

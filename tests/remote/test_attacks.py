@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dataflow import RemoteDataZMQ, SenderLost
-from dataflow.remote.messages import PeerMessage, PeerMessageKind, pack
+from dataflow.remote.peer_messages import PeerMessage, PeerMessageKind, pack
 from tests.support.senders import LOOPBACK, Sending, Stranger, numbers
 from tests.support.waits import LIMIT, wait_until
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from dataflow import DataFromList, ReceiverLost, RemoteDataZMQ, TimeoutError, send_dataflow_zmq
-from dataflow.state import state_of
+from dataflow.protocol.state import state_of
 from tests.support.contract import check_node
 from tests.support.senders import LOOPBACK
 from tests.support.waits import LIMIT

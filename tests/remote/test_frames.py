@@ -10,8 +10,8 @@ from hypothesis.extra import numpy as hnp
 from dataflow.errors import NotStorable
 from dataflow.remote import frames as writing
 from dataflow.remote.frames import LARGE, FrameEncoder, FrameReader, Unreadable
-from dataflow.serial.dtypes import dtype_name
-from dataflow.serial.packing import Code
+from dataflow.transport.dtypes import dtype_name
+from dataflow.transport.packing import Code
 from tests.formats.hostile import SKELETONS, extension, verdicts_of
 
 MAX = 1 << 30

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dataflow.remote.messages import Hello
+from dataflow.remote.peer_messages import Hello
 from dataflow.remote.sender_registry import SenderRegistry
 
 

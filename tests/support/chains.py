@@ -22,7 +22,7 @@ from dataflow import (
     ShardData,
     ShuffleData,
 )
-from dataflow.datapoint import is_datapoint
+from dataflow.protocol.datapoint import is_datapoint
 
 __all__ = ["BREAKS", "CHAINS", "DROPPING", "NUM_PASSES", "SIZE", "odd_only"]
 

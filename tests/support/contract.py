@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataflow.base import DataFlow
 from dataflow.errors import DataFlowTerminated, NotAddressable, NotReentrant
-from dataflow.passes import known_length
-from dataflow.seeding import Stream, seed
+from dataflow.protocol.base import DataFlow
+from dataflow.protocol.passes import known_length
+from dataflow.protocol.seeding import Stream, seed
 from dataflow.sources.in_memory import DataFromList
 from dataflow.testing import check_node as check_promises
 

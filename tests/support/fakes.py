@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dataflow import DataFlow, MultiProcessRunner, MultiProcessRunnerZMQ, MultiThreadRunner, RNGDataFlow, worker_info
-from dataflow.channel.messages import ConsumerGone, Message, Receiver
-from dataflow.descriptors import Descriptor
-from dataflow.workers.info import WorkerInfo
+from dataflow.system.descriptors import Descriptor
+from dataflow.system.worker_info import WorkerInfo
+from dataflow.transport.messages import ConsumerGone, Message, Receiver
 from tests.support.waits import LIMIT
 
 METHODS = ("fork", "forkserver", "spawn")

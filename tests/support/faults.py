@@ -21,7 +21,7 @@ import pytest
 
 from dataflow import DataFlow, ProxyDataFlow, WorkerDied, WorkerError, worker_info
 from dataflow import TimeoutError as DataFlowTimeout
-from dataflow.state import state_of
+from dataflow.protocol.state import state_of
 from tests.support.waits import LIMIT, wait_until
 
 GOOD = 5  # datapoints before the fault

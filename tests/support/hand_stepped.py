@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dataflow.channel.flow_control import Credit
-from dataflow.channel.local import ThreadChannel
-from dataflow.channel.messages import Kind, Message
-from dataflow.channel.task_queue import Task, ThreadTaskQueue
-from dataflow.codec.protocols import ObjectCodec
-from dataflow.parallel.backends import Links, Tasks
-from dataflow.parallel.options import WorkerOptions
+from dataflow.runners.backends import Links, Tasks
+from dataflow.runners.options import WorkerOptions
+from dataflow.transport.codec import ObjectCodec
+from dataflow.transport.flow_control import Credit
+from dataflow.transport.local_channel import ThreadChannel
+from dataflow.transport.messages import Kind, Message
+from dataflow.transport.task_queue import Task, ThreadTaskQueue
 from tests.support.fakes import FakeWorker
 
 

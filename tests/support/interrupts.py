@@ -29,21 +29,21 @@ import zmq
 
 import dataflow
 from dataflow import DataFlow, DataFlowTerminated
-from dataflow.interrupts import signals_deferred
-from dataflow.state import state_of
+from dataflow.protocol.state import state_of
+from dataflow.system.interrupts import signals_deferred
 from tests.support.leaks import check_nothing_left, snapshot
 
 PACKAGE = os.path.dirname(dataflow.__file__) + os.sep
 SOON = 30.0  # seconds: two are promised, on a machine that has nothing else to do
 
 IN_FINALISERS = (
-    "event_loop.py",
-    "interrupts.py",
-    "parallel/maps.py",
-    "parallel/worker_node.py",
-    "parallel/runners.py",
-    "passes.py",
-    "state.py",
+    "protocol/event_loop.py",
+    "system/interrupts.py",
+    "runners/maps.py",
+    "runners/worker_node.py",
+    "runners/runners.py",
+    "protocol/passes.py",
+    "protocol/state.py",
     "transforms/awaiting.py",
 )
 """Where a finaliser begins and has not deferred signals yet, or a dropped generator runs lines without a call: what is

@@ -9,9 +9,9 @@ import numpy as np
 
 import dataflow
 from dataflow import ProxyDataFlow
-from dataflow.base import Blocks
-from dataflow.pauses import Pause, pausing
-from dataflow.seeding import Stream
+from dataflow.protocol.base import Blocks
+from dataflow.protocol.pauses import Pause, pausing
+from dataflow.protocol.seeding import Stream
 
 
 class Late(ProxyDataFlow):

@@ -10,7 +10,7 @@ from typing import Any
 import zmq
 
 from dataflow import DataFlow, DataFromList, send_dataflow_zmq
-from dataflow.remote.messages import Hello, PeerMessage, PeerMessageKind, pack, parse
+from dataflow.remote.peer_messages import Hello, PeerMessage, PeerMessageKind, pack, parse
 from tests.support.waits import LIMIT, wait_until
 
 LOOPBACK = "tcp://127.0.0.1:*"

@@ -18,7 +18,7 @@ from dataflow import (
     ShuffleData,
     TooManyFailures,
 )
-from dataflow.passes import root_stream
+from dataflow.protocol.passes import root_stream
 from tests.support.contract import seeded
 
 

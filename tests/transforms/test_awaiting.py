@@ -31,9 +31,9 @@ from dataflow import (
     ShardData,
     ShuffleData,
     TooManyFailures,
-    event_loop,
 )
 from dataflow.errors import TimeoutError
+from dataflow.protocol import event_loop
 from dataflow.transforms import awaiting
 from tests.support.contract import check_node
 from tests.support.forks import in_child

@@ -4,8 +4,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from dataflow.base import DataFlow
 from dataflow.errors import Dropped, LengthUnknown, NotReentrant, NotReproducible, ShapeMismatch
+from dataflow.protocol.base import DataFlow
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.iterating import DataFromGenerator
 from dataflow.transforms.augmenting import RandomMapData

@@ -10,9 +10,9 @@ from collections import namedtuple
 import numpy as np
 import pytest
 
-from dataflow.base import DataFlow
 from dataflow.errors import DataFlowTerminated, SourceExhausted
-from dataflow.parallel.runners import MultiThreadRunner
+from dataflow.protocol.base import DataFlow
+from dataflow.runners.runners import MultiThreadRunner
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.iterating import DataFromGenerator
 from dataflow.transforms.caching import CacheData

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from dataflow.datapoint import allocating
 from dataflow.errors import LengthUnknown, NotAddressable, ShapeMismatch
+from dataflow.protocol.datapoint import allocating
 from dataflow.sources.in_memory import DataFromList
 from dataflow.transforms.padding import BucketBatchData, PadBatchData
 from dataflow.transforms.repeating import RepeatedData

@@ -44,7 +44,7 @@ from dataflow import (
     StateMismatch,
     TimeoutError,
 )
-from dataflow.fingerprints import describe_flow
+from dataflow.protocol.fingerprints import describe_flow
 from tests.support.chains import CHAINS, DROPPING, odd_only
 from tests.support.contract import plain, seeded
 from tests.support.pauses import Late, LateInOrder

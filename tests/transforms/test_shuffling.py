@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from dataflow import seeding
 from dataflow.errors import NotAddressable
+from dataflow.protocol import seeding
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.iterating import DataFromGenerator
 from dataflow.sources.synthetic import FakeData

@@ -1,1 +1,0 @@
-"""Channels: message passing between workers and their consumer."""

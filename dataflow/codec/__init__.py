@@ -1,1 +1,0 @@
-"""Codecs: values to message bodies, and back."""

@@ -1,0 +1,1 @@
+"""For ported programs: old names, ELEKTRONN's interface, and the rewriter of sources."""

@@ -1,1 +1,0 @@
-"""Diagnostics: nodes that print datapoints and measure speed, and a progress bar."""

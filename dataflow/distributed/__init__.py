@@ -1,1 +1,0 @@
-"""Runners, maps and datasets on a Ray cluster."""

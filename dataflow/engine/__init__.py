@@ -1,1 +1,0 @@
-"""Engine: worker pool, schedules of their work, and the loop that waits for both."""

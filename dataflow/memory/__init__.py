@@ -1,1 +1,0 @@
-"""Shared memory: the arena for arrays, and the packed list."""

@@ -1,0 +1,147 @@
+"""Gathers the figures of a flow: from its nodes, and from the runners among them that have started workers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from dataflow.observe.figures import Figures, FlowStatistics, NodeStatistics, RunnerStatistics
+from dataflow.observe.report_page import Sample, page_of, png_of
+from dataflow.observe.report_text import report_text
+from dataflow.observe.representation import chain_rows
+from dataflow.observe.tracing import trace_of
+
+__all__ = ["report_of", "statistics_of", "write_trace"]
+
+_NUM_SAMPLES: Final = 3
+_MAX_SHOWN: Final = 80  # characters of a component
+
+
+def statistics_of(df: Any, kind: type, in_consumer: Mapping[int, float] | None = None) -> FlowStatistics:
+    """The figures of the flow that ends with `df`.
+
+    Args:
+        df: The outermost node.
+        kind: The base class of all nodes.
+        in_consumer: Shares of nodes that run in the consumer, by the id of the node.
+    """
+    rows = chain_rows(df)
+    position: dict[int, int] = {}  # of a node, by its id: where it stands first
+    for k, row in enumerate(rows):
+        if row.node is not None:
+            position.setdefault(id(row.node), k)
+    runners: list[RunnerStatistics] = []
+    runs_in: dict[int, int] = {}  # row -> runner
+    shares: dict[int, float] = {}
+    for k, row in enumerate(rows):
+        figures: Figures | None = None
+        if row.node is not None and position[id(row.node)] == k:
+            try:
+                figures = row.node._df_figures()
+            except Exception:  # a node whose __init__ was not completed
+                figures = None
+        if figures is None:
+            continue
+        added: list[tuple[RunnerStatistics, Sequence[int]]] = []
+        inside: set[int] = set()
+        for inner in figures.inner:
+            row_of_inner = position.get(id(figures.nodes[inner.node]))
+            if row_of_inner is not None:
+                below = [inner.node] if inner.reads_input else _below(rows, row_of_inner, figures.nodes)
+                added.append((replace(inner, node=row_of_inner), below))
+                inside.update(below)
+        own = [j for j in range(len(figures.nodes)) if j not in inside]
+        outer = len(runners)
+        added = [(replace(inner, outer=outer), below) for inner, below in added]
+        for statistics, positions in [(replace(figures.statistics, node=k), own), *added]:
+            here = [(j, position.get(id(figures.nodes[j]))) for j in positions]
+            places = [(j, place) for j, place in here if place is not None]
+            num = sum(figures.samples[j] for j, _ in places if j < len(figures.samples))
+            runs_in.update((place, len(runners)) for _, place in places)
+            if num:
+                shares.update((place, figures.samples[j] / num) for j, place in places if j < len(figures.samples))
+            runners.append(statistics)
+    for k, row in enumerate(rows):
+        if k not in runs_in and in_consumer and id(row.node) in in_consumer and position[id(row.node)] == k:
+            shares[k] = in_consumer[id(row.node)]
+    nodes = tuple(
+        NodeStatistics(row.text, row.prefix, row.note, row.length, runs_in.get(k), shares.get(k))
+        for k, row in enumerate(rows)
+    )
+    return FlowStatistics(nodes, tuple(runners))
+
+
+def _below(rows: Sequence[Any], top: int, nodes: Sequence[Any]) -> list[int]:
+    """The positions of the nodes below a row, among `nodes`."""
+    known = {id(node): j for j, node in enumerate(nodes)}
+    found = []
+    indent = len(rows[top].prefix)
+    for row in rows[top + 1 :]:
+        if len(row.prefix) <= indent:
+            break
+        if id(row.node) in known:
+            found.append(known[id(row.node)])
+    return found
+
+
+def report_of(
+    df: Any, kind: type, path: str | os.PathLike[str] | None, in_consumer: Mapping[int, float] | None = None
+) -> str:
+    """The report as text, or written as a page to `path`, which is returned; otherwise as for `statistics_of`."""
+    statistics = statistics_of(df, kind, in_consumer)
+    if path is None:
+        return report_text(statistics)
+    name = os.fspath(path)
+    if not name.endswith((".html", ".htm")):
+        raise ValueError(
+            f"report writes an HTML page, so path must end with .html, got {name!r}. For text, use report()"
+        )
+    with open(name, "w", encoding="utf-8") as file:
+        file.write(page_of(statistics, _samples(df, kind)))
+    return name
+
+
+def write_trace(df: Any, kind: type, path: str | os.PathLike[str]) -> None:
+    """Write the trace of the flow that ends with `df`."""
+    made = trace_of(statistics_of(df, kind))
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(made, file)
+
+
+# -- Sample datapoints -------------------------------------------------------------------------------------------------
+
+
+def _samples(df: Any, kind: Any) -> list[list[Sample]]:
+    """The first datapoints of the outermost node that can be addressed and has no workers, neither itself nor below.
+
+    So no iteration is disturbed, and no worker is started for it.
+    """
+    for row in chain_rows(df):
+        node = row.node
+        try:
+            if node is not None and not _has_workers(node) and kind.addressable.__get__(node, type(node)):
+                return [_sample(kind.__getitem__(node, k)) for k in range(_NUM_SAMPLES)]
+        except Exception:  # fewer datapoints, or a function that fails: the report is of use without samples
+            continue
+    return []
+
+
+def _has_workers(node: Any) -> bool:
+    return node._df_has_workers or any(map(_has_workers, node._df_inputs))
+
+
+def _sample(dp: Any) -> list[Sample]:
+    parts = dp.items() if isinstance(dp, dict) else enumerate(dp) if isinstance(dp, list | tuple) else [("", dp)]
+    return [Sample(str(key), *_show(value)) for key, value in parts]
+
+
+def _show(value: Any) -> tuple[str, bytes | None]:
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is None or dtype is None:
+        text = repr(value)
+        return (text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"), None
+    text = f"{dtype} {tuple(shape)}"
+    return text, png_of(value) if hasattr(value, "tobytes") and value.size else None

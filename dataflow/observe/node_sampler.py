@@ -1,0 +1,182 @@
+"""Sampler: records many times a second which node a worker's thread is executing; the innermost one counts.
+
+It runs in another thread of the worker (the flusher of the batching sender), so a datapoint costs nothing more. It
+sleeps for a varying time, so that samples fall anywhere in a message. `observe.frame_owners` tells which node a frame
+belongs to. In a worker process, the steps of each map run code of their own, because a map runs below no generator; the
+nodes of a worker thread belong to the user's process and are left as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import time
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import FrameType
+from typing import Any, Final
+
+from dataflow.observe.frame_owners import PACKAGE, FrameOwners, sleep_until_interrupting
+from dataflow.protocol.passes import walk
+from dataflow.protocol.state import state_of
+from dataflow.system.machine import processor_times
+from dataflow.transport.worker_counters import WorkerActivity, WorkerCounters
+
+__all__ = ["NodeSampler"]
+
+_SENDER: Final = os.path.join(PACKAGE, "transport", "batching_sender.py")
+_CREDIT: Final = os.path.join(PACKAGE, "transport", "flow_control.py")
+_CHANNELS: Final = frozenset(os.path.join(PACKAGE, "transport", name) for name in ("local_channel.py", "zeromq.py"))
+_ZMQ: Final = f"{os.sep}zmq{os.sep}"
+_OWN: Final = frozenset({"jobs.py", "worker_main.py"})  # files of runners that are of this worker itself
+_MAX_FRAMES: Final = 200  # looked at per sample
+_SPREAD_SECONDS: Final = (2e-3, 3e-2)  # minimum and maximum; between them, the duration of a message
+_TICKS_PER_SAMPLE: Final = ((250, 2), (1000, 4))  # in the first 2 seconds, and the first 8
+_MAX_TICKS_PER_SAMPLE: Final = 12
+_GOLDEN: Final = 0.618034
+_SLOW_TICKS: Final = 8  # ticks between two readings of processor times and of runners inside
+_CLOCK: Final = getattr(time, "pthread_getcpuclockid", None)
+
+
+class NodeSampler:
+    """Samples the thread that makes it.
+
+    Args:
+        flow: The flow that this thread iterates.
+        counters: Where the samples are counted, by the position of a node in ``walk(flow, everywhere=True)``.
+        window_in_use: Returns the part of the worker's window in use.
+    """
+
+    def __init__(self, flow: Any, counters: WorkerCounters, window_in_use: Callable[[], float]) -> None:
+        self._counters = counters
+        self._window_in_use = window_in_use
+        self._thread = threading.get_ident()
+        self._num_ticks = 0
+        self._phase = 0.0  # of the next sample, 0 to 1
+        self._spread = _SPREAD_SECONDS[0]  # seconds: samples fall anywhere in a message
+        nodes = list(walk(flow, everywhere=True))
+        # Not the nodes: a sampler of an abandoned thread must not keep them alive.
+        self._runners = [(k, weakref.ref(node)) for k, node in enumerate(nodes) if node._df_has_workers]
+        self._inside = {k: _positions(k, nodes) for k, _ in self._runners}
+        self._owners = FrameOwners(nodes)
+        if len(self._runners) == 1:  # it waits for its workers there
+            self._owners.add_files(_files_of_runners(), self._runners[0][0])
+        self._steps: dict[int, dict[Any, Any]] = {}
+        here = {id(node) for node in walk(flow)} if threading.current_thread() is threading.main_thread() else set()
+        for k, node in enumerate(nodes):
+            if id(node) in here and hasattr(type(node), "_df_kernel"):
+                self._name_steps(node, k)
+        self._cpu_clock = None if _CLOCK is None else _CLOCK(self._thread)
+        self._task = f"self/task/{threading.get_native_id()}"
+        # A worker before it may have left its times: they go on.
+        now, before = self._processor_times(), counters.processor_times
+        self._start = now[0] - before[0], now[1] - before[1]
+
+    def tick(self) -> None:
+        """Take a sample. Called by another thread."""
+        counters = self._counters
+        self._num_ticks += 1
+        if self._num_ticks % self._ticks_per_sample() == 0 and counters.state == WorkerActivity.BUSY:
+            self._sample()
+        if self._num_ticks % _SLOW_TICKS == 1 or self._num_ticks < _SLOW_TICKS:
+            cpu, delayed = self._processor_times()
+            counters.set_processor_times(cpu - self._start[0], delayed - self._start[1])
+            counters.set_window(self._window_in_use())
+            low, high = _SPREAD_SECONDS
+            self._spread = min(high, max(low, counters.seconds_per_message))
+            self._look_inside()
+
+    def _ticks_per_sample(self) -> int:
+        """Few at first, so that a short run has enough samples; more later, so that sampling costs next to nothing."""
+        return next((n for below, n in _TICKS_PER_SAMPLE if self._num_ticks < below), _MAX_TICKS_PER_SAMPLE)
+
+    def _sample(self) -> None:
+        self._phase = (self._phase + _GOLDEN) % 1
+        sleep_until_interrupting(self._phase * self._spread)
+        frame = sys._current_frames().get(self._thread)
+        if frame is not None and self._counters.state == WorkerActivity.BUSY:
+            self._count(frame)
+
+    def _count(self, innermost: FrameType) -> None:
+        file = innermost.f_code.co_filename
+        if file == _CREDIT:
+            return  # it has given way to another process
+        stack: list[FrameType] = []
+        frame: FrameType | None = innermost
+        while frame is not None and frame.f_code.co_filename != _SENDER and len(stack) < _MAX_FRAMES:
+            stack.append(frame)
+            frame = frame.f_back
+        in_sender = frame is not None and frame.f_code.co_filename == _SENDER
+        node = self._owners.innermost(stack)
+        if node is not None:
+            self._counters.sample_node(node)
+        elif not in_sender or any(map(self._owners.owners, stack)):
+            self._counters.sample_other()
+        elif file not in _CHANNELS and _ZMQ not in file:
+            # In a system call it waits for a processor, which the receiver has got.
+            self._counters.sample_sending()
+
+    def _name_steps(self, node: Any, k: int) -> None:
+        """Give the steps of a map, which call its function, code of their own: they run below no generator."""
+        steps: dict[Any, Any] = {}
+        self._steps[k] = steps  # keeps their code
+        add = functools.partial(self._own_code, k)
+        vars(node)["_df_kernel"] = functools.partial(
+            _with_own_step, type(node)._df_kernel, weakref.ref(node), steps, add
+        )
+
+    def _own_code(self, k: int, func: types.FunctionType) -> types.FunctionType:
+        code = func.__code__.replace()
+        made = types.FunctionType(code, func.__globals__, func.__name__, func.__defaults__, func.__closure__)
+        self._owners.add_code(code, k)
+        return made
+
+    def _processor_times(self) -> tuple[float, float]:
+        """Processor time of the thread, and how long it was ready without a processor, in seconds."""
+        try:
+            cpu = 0.0 if self._cpu_clock is None else time.clock_gettime(self._cpu_clock)
+        except OSError:
+            cpu = 0.0
+        _, delayed = processor_times(self._task) or (0.0, 0.0)
+        return cpu, delayed
+
+    def _look_inside(self) -> None:
+        """Record the totals of the runners inside of this worker."""
+        slot = 0
+        for k, ref in self._runners:
+            node = ref()
+            metrics = None if node is None else state_of(node).metrics
+            if metrics is not None:
+                found, samples = metrics.totals()
+                self._counters.set_inner(slot, replace(found, node=k))
+                self._counters.set_nodes_of_inner(self._inside[k], samples)
+                slot += 1
+
+
+def _with_own_step(begin: Any, node_ref: Any, steps: dict[Any, Any], add: Any, *args: Any) -> Any:
+    """The kernel of a map, whose steps run code that belongs to this map only."""
+    applied = begin(node_ref(), *args)
+    func = type(applied).step
+    if func not in steps:
+        steps[func] = add(func)
+    vars(applied)["step"] = types.MethodType(steps[func], applied)
+    return applied
+
+
+def _positions(runner: int, nodes: Sequence[Any]) -> list[int]:
+    """For each node in the workers of a runner, in the order of their samples, its position among all nodes."""
+    if not nodes[runner]._df_remote_inputs:
+        return [runner]  # a map
+    known = {id(node): k for k, node in enumerate(nodes)}
+    first = next(iter(nodes[runner]._df_inputs), None)
+    return [] if first is None else [known[id(node)] for node in walk(first, everywhere=True)]
+
+
+def _files_of_runners() -> list[str]:
+    """The files in which a runner inside of a worker works and waits."""
+    room = os.path.join(PACKAGE, "runners")
+    return [os.path.join(room, name) for name in os.listdir(room) if name not in _OWN]

@@ -1,0 +1,1 @@
+"""What a node is: passes, states, seeds, datapoints, and how nodes are compared."""

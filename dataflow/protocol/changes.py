@@ -1,0 +1,363 @@
+"""Change detection: whether a flow is still the one that its workers were given.
+
+A worker has a copy of the flow, made as it was started. The consumer computes lengths and positions with the flow that
+the user holds: if that has changed since, the two no longer fit together. So a runner takes a `Snapshot` as it starts
+its workers, and compares it with the flow at the beginning of each pass.
+
+A snapshot holds references and plain values; nothing is copied or hashed, so it costs a few microseconds per node.
+Elements of long lists and of arrays are not part of it, only how many there are.
+
+Workers that are not forked import modules anew, so what the program has changed in a module since it was imported is
+missing there: global variables, their contents, attributes of classes, defaults and closures of functions. For such
+workers a snapshot also describes what the code reads of modules, whole (`fingerprints.describe_imported`), and each
+worker compares that with what it has imported (`ImportCheck`).
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import reprlib
+import sys
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import suppress
+from itertools import zip_longest
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from dataflow.errors import NotPicklable
+from dataflow.protocol.base import OF_THIS_PROCESS, DataFlow
+from dataflow.protocol.passes import known_length
+from dataflow.protocol.user_nodes import made_by_code
+from dataflow.system.pickling import found_in, imported_main, name_where_found
+from dataflow.system.references import (
+    MISSING,
+    Variable,
+    changed_by_methods,
+    defined_by,
+    globals_of,
+    held_by,
+    imports_of,
+    is_of_library,
+    library_of,
+    names_in,
+    parts,
+    reached,
+    reads_of,
+    unchanged_held,
+)
+
+__all__ = ["ImportCheck", "Snapshot"]
+
+_VALUES: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})  # which any process can compare
+_PLAIN: Final = _VALUES | {MethodType, np.dtype}
+
+
+class Snapshot:
+    """The nodes of a flow, their lengths and attributes, and what those refer to, at one moment.
+
+    Attributes:
+        imported: What the code reads of modules, for workers that import them.
+
+    Args:
+        nodes: The nodes.
+        owner: The node that keeps this snapshot, if it is one of them: a reference would keep it alive.
+        attributes: Compare the attributes of the nodes.
+        deep: Compare also what functions, objects and their classes refer to. Needed where workers have copies of them.
+        imported: Describe what is read of modules. Needed where workers import them; takes a microsecond for each
+            number or string, and a second for a gigabyte of arrays.
+
+    Raises:
+        NotPicklable: What is read of a module is too large to be compared; names it.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[DataFlow],
+        owner: DataFlow | None = None,
+        *,
+        attributes: bool = True,
+        deep: bool = True,
+        imported: bool = False,
+    ) -> None:
+        self._entries: list[tuple[str, Any]] = []
+        self._deep = deep
+        nodes = [*nodes]
+        self._apart = {id(ds) for node in nodes for ds in (node, *node._df_inputs)}
+        roots: list[tuple[str, Any]] = []
+        for number, node in enumerate(nodes):
+            name = f"{type(node).__name__}" if number == 0 else f"{type(node).__name__} (node {number})"
+            self._entries.append((name, node))
+            if attributes:
+                self._entries.append((f"len of {name}", known_length(node)))
+                roots += _of_node(name, node)
+        code: list[tuple[str, Any]] = []
+        for where, value in reached(roots, self._parts):
+            self._entries += [(where, value), *_size(where, value)]
+            if imported and _is_of_program(value):
+                code.append((where, value))
+        self.imported = ImportCheck(code) if code else None
+        if self.imported is not None:
+            self._entries += self.imported.entries()
+        self._entries = [(where, None if value is owner else value) for where, value in self._entries]
+
+    def difference(self, now: Snapshot) -> str | None:
+        """The first difference, as part of a sentence; None if there is none."""
+        for (where, before), (there, after) in zip_longest(self._entries, now._entries, fillvalue=("", MISSING)):
+            if where != there:
+                return f"{where} is gone" if where and where not in dict(now._entries) else f"{there} is new"
+            if before is after:
+                continue
+            if type(before) not in _PLAIN or type(before) is not type(after):
+                return f"{where} is another object"
+            if before != after:
+                return f"{where} was {before!r:.40} and is {after!r:.40}"
+        return None
+
+    def _parts(self, where: str, value: Any) -> Iterable[tuple[str, Any]]:
+        if isinstance(value, DataFlow):
+            return () if id(value) in self._apart else _of_node(where, value)
+        if not self._deep and not isinstance(value, list | tuple | dict | type):
+            return ()
+        return self._of_function(where, value) if isinstance(value, FunctionType) else parts(where, value)
+
+    def _of_function(self, where: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
+        yield f"the code of {where}", function.__code__
+        yield from ((f"{name} in {where}", value) for name, value in held_by(function))
+        if is_of_library(function):
+            return
+        assigned = reads_of(function.__code__).assigned
+        for name, value, _ in [*globals_of(function), *imports_of(function, load=False)]:
+            if name not in assigned:  # a counter
+                yield f"{name} in {where}", value
+
+
+def _of_node(where: str, node: DataFlow) -> Iterator[tuple[str, Any]]:
+    yield f"the class of {where}", type(node)
+    skipped = node._df_run_settings.union(OF_THIS_PROCESS, made_by_code(node))
+    for name, value in vars(node).copy().items():
+        # Private attributes of built-in nodes are tables that follow from the others.
+        if name not in skipped and (node._df_user_written or name[0] != "_"):
+            yield f"{where}.{name}", value
+
+
+def _size(where: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, np.ndarray):
+        yield f"the shape of {where}", str(value.shape)
+    elif type(value) not in _PLAIN and isinstance(value, Sized) and not isinstance(value, DataFlow | ModuleType | type):
+        try:
+            yield f"len of {where}", len(value)
+        except Exception:  # of a user's class
+            pass
+
+
+def _is_pickled_by_name(function: FunctionType) -> bool:
+    """Whether its module has the function, or the class whose body defines it, under its name."""
+    holder, _, name = function.__qualname__.rpartition(".")
+    found: Any = found_in(sys.modules.get(function.__module__), holder)
+    if isinstance(found, type):
+        return found.__qualname__ == holder
+    found = getattr(found, name, None)
+    while found is not function and hasattr(found, "__wrapped__"):
+        found = found.__wrapped__
+    return found is function
+
+
+# -- what workers import -----------------------------------------------------------------------------------------------
+
+
+class _ModuleItem(NamedTuple):
+    """What a module has under a name, in the process that sends functions which read it."""
+
+    where: str  # the function or class, in words
+    module: str
+    name: str  # with dots for an attribute of a class
+    is_held: bool  # it is a function, and this is what it holds
+    text: str
+    shown: str
+
+    def __str__(self) -> str:
+        if self.is_held:
+            return f"{self.where} has defaults, a closure or attributes: {self.name} of {self.module}"
+        noun = "" if "." in self.name else "the global variable "
+        return f"{self.where} reads {noun}{self.name} of {self.module}"
+
+
+class ImportCheck:
+    """What code of the user's program reads of modules that workers import; called in a worker, it compares that.
+
+    Compared are global variables, attributes of classes, and what functions hold, as far as the sent code names them:
+    containers and arrays by their contents, objects by their attributes, functions and classes by their names.
+
+    Left out is what that code itself changes, so that it differs by nature: variables that it assigns, containers that
+    it fills (``CACHE[key] = value``), attributes that methods assign while they run; and what the clock gave when the
+    module was imported.
+
+    Args:
+        code: Functions, classes and whole modules that workers need, in words and by themselves.
+    """
+
+    def __init__(self, code: Iterable[tuple[str, Any]]) -> None:
+        found = {id(item): (where, item) for where, item in code}.values()
+        functions = [(where, item) for where, item in found if isinstance(item, FunctionType)]
+        self._names = names_in(item for _, item in functions)
+        variables: dict[tuple[str, str], tuple[str, Any]] = {}
+        changed: set[tuple[str, str]] = set()  # names in modules, in classes and, without a holder, in objects
+        for where, function in functions:
+            for name, value, module in _read_by(function):
+                variables.setdefault((module, name), (where, value))
+            changed.update(_changed_by(function))
+        for where, item in found:
+            if isinstance(item, ModuleType):
+                variables.update({(item.__name__, name): (where, value) for name, value in _public(item)})
+            elif isinstance(item, type) and name_where_found(item):
+                own = changed_by_methods(item, self._names)
+                for name, value in defined_by(item):
+                    if name not in own and not name.startswith("__") and (item.__qualname__, name) not in changed:
+                        variables[item.__module__, f"{item.__qualname__}.{name}"] = where, value
+        self._assigned = frozenset(name for holder, name in changed if not holder)
+        self._found = [
+            self._described(where, module, name, False, value)
+            for (module, name), (where, value) in variables.items()
+            if (module, name) not in changed and _is_imported(module)
+        ]
+        for where, function in functions:
+            if (
+                (held := dict(unchanged_held(function)))
+                and name_where_found(function)
+                and _is_imported(function.__module__)
+            ):
+                self._found.append(self._described(where, function.__module__, function.__qualname__, True, held))
+
+    def entries(self) -> Iterator[tuple[str, str]]:
+        """For a snapshot: what is compared, and its text."""
+        yield from ((str(item), item.text) for item in self._found)
+
+    def __call__(self) -> None:
+        """Compare with what this process has imported.
+
+        Raises:
+            NotPicklable: Something differs. The message names it, and both values.
+        """
+        for item in self._found:
+            value = _value_of(item)
+            if value is MISSING:  # it was sent by value, or the code raises NameError
+                continue
+            here = self._described(*item[:4], value)
+            if here.text != item.text and not _is_time_of_import(item.module, item.name):
+                there, found = item.shown, here.shown
+                if there == found:
+                    lines = zip_longest(item.text.splitlines(), here.text.splitlines(), fillvalue="nothing more")
+                    there, found = next((f"{a:.100}", f"{b:.100}") for a, b in lines if a != b)
+                raise NotPicklable(
+                    f"{item}, which is {there} in the consumer, but {found} in the worker, which has imported "
+                    f"{item.module} itself: under spawn and forkserver, what was changed after the import is not sent. "
+                    "Pass the value to the function, as in functools.partial(func, "
+                    f"{item.name.rpartition('.')[2].lower()}={item.name}), or start the workers by fork"
+                )
+
+    def _described(self, where: str, module: str, name: str, is_held: bool, value: Any) -> _ModuleItem:
+        if type(value) in _VALUES:
+            text: str | None = f"{type(value).__name__} {value!r}"
+            return _ModuleItem(where, module, name, is_held, str(text), f"{value!r:.100}")
+        text = _name_of(value)
+        if text is None:
+            from dataflow.protocol.fingerprints import (
+                describe_imported,  # which is needed for containers and objects only
+            )
+
+            text = describe_imported(value, self._names, self._assigned)
+        has_contents = isinstance(value, list | tuple | dict | set | frozenset | np.ndarray)
+        shown = reprlib.repr(value) if has_contents else type(value).__qualname__
+        found = _ModuleItem(where, module, name, is_held, text or "", shown)
+        if text is None:
+            raise NotPicklable(
+                f"{found}, which is too large to be compared in a worker that imports {module} itself. Pass it to the "
+                "function, for example by functools.partial, map the file of an array into memory "
+                "(numpy.load(path, mmap_mode='r')), or start the workers by fork"
+            )
+        return found
+
+
+def _read_by(function: FunctionType) -> Iterator[Variable]:
+    """What a function reads of modules that a worker imports."""
+    own = function.__globals__.get("__name__")
+    by_name = _is_pickled_by_name(function)
+    for name, value, module in [*globals_of(function), *imports_of(function, load=False)]:
+        last = name.rpartition(".")[2]
+        if (by_name or module != own) and not last.startswith("__") and value is not MISSING:
+            yield Variable(last, value, module)
+
+
+def _is_of_program(value: Any) -> bool:
+    if isinstance(value, ModuleType):
+        return library_of(value.__name__) is None
+    return isinstance(value, FunctionType | type) and not is_of_library(value)
+
+
+def _public(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    yield from ((name, value) for name, value in vars(module).copy().items() if name[0] != "_")
+
+
+def _changed_by(function: FunctionType) -> Iterator[tuple[str, str]]:
+    """What a function changes: the module or class, or nothing for an object; and the name there."""
+    namespace = function.__globals__
+    for first, *rest in reads_of(function.__code__).changed:
+        value = namespace.get(first)
+        if not rest:
+            yield str(namespace.get("__name__")), first
+        elif isinstance(value, ModuleType):
+            yield value.__name__, rest[0]
+        elif isinstance(value, type):
+            yield value.__qualname__, rest[0]
+        elif first:
+            yield "", rest[0]
+    yield from ((str(namespace.get("__name__")), name) for name in reads_of(function.__code__).assigned)
+
+
+def _is_imported(module: str) -> bool:
+    """Whether workers import the module; what the main module of a notebook defines is sent by value."""
+    return module != "__main__" or imported_main() is not None
+
+
+def _value_of(item: _ModuleItem) -> Any:
+    if item.module not in sys.modules:
+        with suppress(ImportError):  # of a module that was sent by value
+            importlib.import_module(item.module)  # as the function will
+    holder, _, last = item.name.rpartition(".")
+    found = getattr(found_in(sys.modules.get(item.module), holder), "__dict__", {}).get(last, MISSING)
+    if not item.is_held:
+        return found
+    return dict(unchanged_held(found)) if isinstance(found, FunctionType) else MISSING
+
+
+def _name_of(value: Any) -> str | None:
+    """A name that says all of a value that has one."""
+    if isinstance(value, ModuleType):
+        return f"module {value.__name__}"
+    return name_where_found(value)
+
+
+_CLOCKS: Final = frozenset(
+    {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "now", "utcnow", "today"}
+)
+
+
+def _is_time_of_import(module: str, name: str) -> bool:
+    """Whether a module assigns a variable once, and that is what a clock returns, such as ``START = time.time()``."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    bound = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call):
+            called = node.value.func
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if [target.id for target in targets if isinstance(target, ast.Name)] == [name]:
+                is_clock = getattr(called, "attr", getattr(called, "id", None)) in _CLOCKS
+                return is_clock and [found.id for found in bound].count(name) == 1
+    return False

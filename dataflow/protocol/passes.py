@@ -1,0 +1,755 @@
+"""Beginning of a pass: every node of the chain gets its place and the number of the pass, and is reset if needed."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from itertools import count, islice, repeat
+from operator import length_hint
+from types import CodeType, FrameType
+from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
+
+from dataflow.errors import NotReproducible, TimeoutError
+from dataflow.protocol.parameters import deferred_result
+from dataflow.protocol.pauses import paused, pausing, require_waiting
+from dataflow.protocol.seeding import Rng, Spread, Stream, current_root, rng
+from dataflow.protocol.state import FirstCalls, FlowState, Promise, Taken, state_of
+from dataflow.system.session import Session, terminated
+
+__all__ = [
+    "Node",
+    "check_length",
+    "code_of",
+    "copy_chain",
+    "in_worker",
+    "current_round",
+    "enter_code",
+    "flows_in",
+    "holds_only_inputs",
+    "RunningCall",
+    "RunningCode",
+    "RunningPass",
+    "UserCode",
+    "begun_by_code",
+    "calls_code",
+    "innermost_pass",
+    "known_length",
+    "leave_code",
+    "next_pass",
+    "open_flow",
+    "passes_on",
+    "pick",
+    "picked_here",
+    "promise",
+    "reading_ahead",
+    "assign_streams",
+    "reset_in_round",
+    "root_stream",
+    "running_code",
+    "running_pass",
+    "running_passes",
+    "until_closed",
+    "user_pass",
+    "walk",
+]
+
+
+class Node(Protocol):
+    """The interface of a dataflow that this module needs."""
+
+    @property
+    def _df_user_written(self) -> bool: ...
+    @property
+    def _df_counts_passes(self) -> bool: ...
+    @property
+    def _df_num_calling(self) -> int: ...
+    @property
+    def _df_reproducible(self) -> bool: ...
+    @property
+    def _df_endless(self) -> bool: ...
+    def _df_continuing(self) -> Any: ...
+    @property
+    def _df_draws(self) -> bool: ...
+    @property
+    def _df_own_root(self) -> int | None: ...
+    @property
+    def _df_inputs(self) -> Sequence[Any]: ...
+    @property
+    def _df_remote_inputs(self) -> bool: ...
+    @property
+    def _df_waits(self) -> bool: ...
+    @property
+    def _df_level(self) -> int: ...
+    @property
+    def _df_shard_ranks(self) -> tuple[int, ...]: ...
+    def _df_spread(self, begin: int) -> Spread: ...
+    def _df_words(self, stream: Stream, p: int, *, purpose: int = 0) -> tuple[int, ...]: ...
+    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]: ...
+    def reset_state(self) -> None: ...
+
+
+N = TypeVar("N", bound=Node)
+T = TypeVar("T")
+
+_LOG: Final = logging.getLogger(__name__)
+_NOTHING: Final = object()
+_USER: Final = 2  # purpose word of a user's self.rng: its numbers must differ from those of the built-in class below it
+
+
+class Token:
+    """Identifies one run of the code of a node in the flows that it makes."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: FlowState) -> None:
+        self.owner = ref(owner)
+
+
+class UserCode:
+    """What this process remembers of the code of a user's node."""
+
+    def __init__(self) -> None:
+        self.made_in: Token | None = None  # of the code of a node that has made this flow
+        self.others: WeakValueDictionary[int, Any] = WeakValueDictionary()  # begun by the code, and no inputs; by id
+        # The round of resets in which reset_state runs: a nested call in it is a super() call. An interrupt may leave a
+        # round behind that is over.
+        self.resetting: set[FlowState] | None = None
+        self.reset_code: RunningPass | None = None  # the running `reset_state`, if a flow has begun in it
+        self.is_length_checked = False  # the number of datapoints of a pass was compared with the length
+        self.has_warned_of_state = False  # that the node keeps something from pass to pass
+
+
+class RunningCode:
+    """The user's code in a node, while it runs: what begins in it takes its root, place and pass from there.
+
+    An input of the node has its stream and pass from the node. Any other flow that the code begins, the `k`-th, takes
+    the turns ``(level, 0), (c, k)``, where `c` is the number of nodes below that call code; no join takes a turn 0. So
+    the place is the same in every process, however the code has found the flow: in a container, in a closure, or by
+    making it.
+
+    Guarantees:
+
+    - A flow that existed before gets the pass of the code, like an input.
+    - A flow that the code has made itself, with all its nodes, has no passes before: where it continues or never ends,
+      the pass belongs to its place.
+    """
+
+    def __init__(self, df: Node, stream: Stream, ranks: tuple[int, ...]) -> None:
+        self.df = df
+        self.stream = stream
+        self._ranks = ranks  # which tell the flows that begin here from those of other ranks
+        self.token = Token(state_of(df))
+        self.inputs: dict[FlowState, _NextPass] = {}
+        self._others: WeakKeyDictionary[FlowState, _NextPass] = WeakKeyDictionary()
+        self._num_begun = 0
+
+    def next_of(self, df: Any) -> _NextPass:
+        """The pass that the next iteration of `df` in this code gets, and the stream by which it is indexed."""
+        state = state_of(df)
+        found = self.inputs.get(state) or self._others.get(state)
+        if found is None:
+            self._num_begun += 1
+            owner = self.df
+            ranks = ((rank, 0) for rank in self._ranks)
+            stream = self.stream.at((owner._df_level, 0), (owner._df_num_calling, self._num_begun), *ranks)
+            is_new = all(state_of(node).part(UserCode).made_in is self.token for node in walk(df, everywhere=True))
+            found = self._others[state] = self._place(df, stream, is_new=is_new)
+            state_of(owner).part(UserCode).others[id(df)] = df
+        return found
+
+    def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
+        raise NotImplementedError
+
+
+class RunningCall(RunningCode):
+    """A call of the user's function for one datapoint: what begins in it has a place of its own, by index.
+
+    So it does not depend on the calls before, and is the same in any worker.
+    """
+
+    def __init__(self, df: Node, stream: Stream, p: int, position: int) -> None:
+        spread = df._df_spread(stream.begin)
+        super().__init__(df, stream, spread.ranks)
+        self._index = p, spread.first + spread.stride * position
+
+    def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
+        if stream.shared and stream.drawn:
+            _require_seed(df)
+        promised = state_of(self.df).part(FirstCalls).promise
+        if promised is not None and promised.refuses:
+            _require_order(df, f"{promised.owner}: in the function of {type(self.df).__name__}, ")
+        reason = "" if is_new else _in_any_order(type(self.df).__name__)
+        return _NextPass(0, stream.at(self._index, standalone=reason), stream, is_new=is_new)
+
+
+class RunningPass(RunningCode):
+    """One pass of a node, which the user's code in it can look up while it makes a step.
+
+    That code runs below the frame of `user_pass`, and finds the pass by walking up the stack of its thread. So entering
+    or leaving a step is free; only code that looks up the pass, a few times per pass, pays for it.
+
+    Guarantees:
+
+    - Only that code finds it: between two steps the frame is on no stack, so the same node may make a step at another
+      place of the chain, an input may be iterated on its own, and another thread may do either at any time.
+    """
+
+    def __init__(self, df: Node, p: int, stream: Stream) -> None:
+        super().__init__(df, stream, df._df_shard_ranks)
+        self._p = p
+        self.rng: Rng | None = rng(df._df_words(stream, p, purpose=_USER)) if df._df_draws else None
+        self.own = _NextPass(p, stream)  # for super().__iter__()
+        level = df._df_level
+        self.inputs = {state_of(ds): _NextPass(p, stream.turn(level, j)) for j, ds in enumerate(df._df_inputs)}
+
+    def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
+        if stream.shared and stream.drawn:
+            _require_seed(df)
+        if stream.standalone or stream.shared:
+            _require_order(df)
+        if is_new:
+            if df._df_counts_passes or df._df_endless or df._df_continuing() is not None:
+                return _NextPass(0, stream.at((self._p, 0), standalone=""), stream, is_new=True)
+            return _NextPass(self._p, stream.at(standalone=""), stream)
+        return _NextPass(self._p, stream)
+
+
+def _in_any_order(owner: str) -> str:
+    return (
+        f"but the function of {owner} may be called for its datapoints in any order, in any worker. Read it by index, "
+        "flow[k], or make it inside the function"
+    )
+
+
+def _require_order(df: Node, where: str = "") -> None:
+    for node in walk(df, everywhere=True):
+        if not node._df_reproducible:
+            raise NotReproducible(
+                f"{where}the order of the datapoints of {type(node).__name__} is not defined, so a pass of it cannot "
+                "be made again. Give a runner strict=True or one worker; put the datapoints of a queue into a list"
+            )
+
+
+def _require_seed(df: Node) -> None:
+    for node in walk(df, everywhere=True):
+        if node._df_draws and node._df_own_root is None:
+            raise NotReproducible(
+                f"no seed is set, so {type(node).__name__} draws different numbers in each process, and their shares "
+                "of a pass would overlap. Call dataflow.seed(n), with the same n in every process, before the loop"
+            )
+
+
+running_passes: Final[dict[int, RunningPass]] = {}
+"""The passes of user-written nodes that have begun, by the id of the frame that makes their steps.
+
+CPython keeps the object of a frame as long as the frame, so no other has its id until the pass is over. Reading the
+pass from the locals of the frame would cost three times as much (`user node that draws` of benchmarks.nodes).
+"""
+
+
+def user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
+    """Pass `p` of a user-written node, begun by the node above."""
+    return pausing(_user_pass(df, p, stream), df._df_waits, code_of(df))
+
+
+def code_of(df: Node) -> str:
+    """The code of the user in a node, for messages."""
+    return f"the code of {type(df).__name__}"
+
+
+def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
+    frame = id(sys._getframe())
+    running_passes[frame] = RunningPass(df, p, stream)
+    before = _kept_state(df) if stream.standalone else None
+    try:
+        iterator = _user_iterator(df)
+        if not state_of(df).part(UserCode).is_length_checked:
+            yield from _count(iterator, df)
+            return
+        # `yield from` would close the iterator that it steps: right for a generator that the user's function has just
+        # made, but wrong for an iterator that the user holds, or that is a node.
+        is_fresh = getattr(iterator, "gi_code", None) is type(df).__iter__.__wrapped__.__code__
+        yield from iterator if is_fresh else islice(iterator, None)
+    except TimeoutError as error:
+        require_waiting(error, df._df_waits, code_of(df))
+        raise
+    finally:
+        del running_passes[frame]
+        if before is not None:
+            _warn_of_state(df, before, stream)
+
+
+def _kept_state(df: Any) -> dict[str, Any]:
+    """What a user's node may keep from pass to pass: its numbers, texts and iterators, and the lengths of its lists."""
+    kept = {}
+    for name, value in vars(df).items():
+        if isinstance(value, int | float | str | bytes | Iterator):
+            kept[name] = value
+        elif isinstance(value, list | deque):
+            kept[name] = f"{len(value)} elements"
+    return kept
+
+
+def _warn_of_state(df: Any, before: Mapping[str, Any], stream: Stream) -> None:
+    """Log once that a user's node has changed in a pass, if its passes must not depend on those before."""
+    code = state_of(df).part(UserCode)
+    after = {} if code.has_warned_of_state else _kept_state(df)
+    for name in before.keys() & after.keys():
+        old, new = before[name], after[name]
+        if isinstance(old, Iterator) or (old is not new and old != new):
+            code.has_warned_of_state = True
+            change = f"is {new!r:.80}" if old is new else f"was {old!r:.80} before a pass and is {new!r:.80} after it"
+            _LOG.warning(
+                "%s.%s %s: if its datapoints depend on that, a pass continues where the last one stopped, %s. Or make "
+                "it a variable of __iter__",
+                type(df).__name__,
+                name,
+                change,
+                stream.standalone,
+            )
+            return
+
+
+def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -> Iterator[Any]:
+    """Pass `p` of a user-written node, begun by the user; after `df` is closed, the next step raises."""
+    frame = id(sys._getframe())
+    running_passes[frame] = RunningPass(df, p, stream)
+    session.iterating = here = (threading.get_ident(),)
+    try:
+        iterator = _user_iterator(df)
+        if not state_of(df).part(UserCode).is_length_checked:
+            iterator = _count(iterator, df)
+        try:
+            while not session.closed:
+                yield next(iterator)  # no variable: it would keep the datapoint alive until the next step
+        except StopIteration:
+            return
+    except TimeoutError as error:
+        require_waiting(error, df._df_waits, code_of(df))
+        raise
+    finally:
+        del running_passes[frame]
+        if session.iterating is here:  # no other iteration has begun since
+            session.iterating = None
+    raise terminated(type(df).__name__)
+
+
+def _user_iterator(df: Any) -> Iterator[Any]:
+    return iter(type(df).__iter__.__wrapped__(df))
+
+
+def _count(iterator: Iterator[Any], df: Any) -> Iterator[Any]:
+    """The first complete pass of a user-written node: its datapoints are counted, and compared with its length."""
+    steps = repeat(None, sys.maxsize)
+    yield from map(_first_of, iterator, steps)  # no variable: it would keep the datapoint alive until the next step
+    check_length(df, sys.maxsize - length_hint(steps))
+
+
+def _first_of(dp: Any, _: None) -> Any:
+    return dp
+
+
+def check_length(df: Any, found: int) -> None:
+    """Compare the number of datapoints that a complete pass had with ``len(df)``; log once that they differ."""
+    code = state_of(df).part(UserCode)
+    if code.is_length_checked:
+        return
+    code.is_length_checked = True
+    length = known_length(df)
+    if length is None or length == found:
+        return
+    here = _worker_info()
+    if here is not None and any(index for index, _ in here.path):
+        return  # the first worker says it for all
+    name = type(df).__name__
+    _LOG.warning(
+        "a pass of %s had %d datapoints, but its len() is %d: a runner with strict=False, and all else that relies on "
+        "the length, begins and ends passes elsewhere. Define __len__ in the node that changes the number of "
+        "datapoints; if the number is not known in advance, let __len__ raise NotImplementedError",
+        name,
+        found,
+        length,
+    )
+
+
+_other_code: Final[dict[int, RunningCode]] = {}
+"""The passes of other nodes whose code has begun, in the same way."""
+
+_calls: Final[dict[CodeType, Callable[[Any], RunningCode | None]]] = {}
+"""Functions that call the user's code: from the first argument to the running code, which is asked for only then."""
+
+
+def calls_code(function: Any, running: Callable[[Any], RunningCode | None]) -> None:
+    """Register a function that calls the user's code; `running` gets its first argument."""
+    _calls[function.__code__] = running
+
+
+def running_code(num_between: int = 2) -> RunningCode | None:
+    """The innermost code of a node that runs in this thread; `num_between` is as for `innermost_pass`."""
+    frame: FrameType | None = sys._getframe(num_between)
+    while frame is not None:
+        running = running_passes.get(id(frame)) or _other_code.get(id(frame))
+        if running is not None:
+            return running
+        code = frame.f_code
+        if code in _calls:
+            running = _calls[code](frame.f_locals[code.co_varnames[0]])
+            if running is not None:
+                return running
+        frame = frame.f_back
+    return None
+
+
+def begun_by_code(df: Node, p: int, stream: Stream, begin: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    """The iterator that `begin`, the user's code, makes for pass `p` of the node `df`."""
+    code = RunningPass(df, p, stream)
+    frame = enter_code(code)
+    try:
+        made = begin()
+        if (deferred := deferred_result(made, of_source=True)) is not None:
+            raise TypeError(f"{type(df).__name__}: the function has returned {deferred}")
+        iterator = iter(made)
+    finally:
+        leave_code(frame)
+    if type(iterator) in _WITHOUT_CODE or not getattr(made, "_df_waits", True):
+        return iterator  # of no code, or of a flow, whose errors need no further guard unless it may raise TimeoutError
+    return _steps_of_code(iterator, code)
+
+
+def _steps_of_code(iterator: Iterator[Any], code: RunningCode) -> Iterator[Any]:
+    frame = enter_code(code)
+    try:
+        yield from islice(iterator, None)  # without `islice` it would close the iterator, which the user may hold
+    except TimeoutError as error:
+        require_waiting(error, False, code_of(code.df))
+        raise
+    finally:
+        leave_code(frame)
+
+
+def enter_code(code: RunningCode) -> int:
+    """From here on, what the calling frame calls is `code`; the result is for `leave_code`."""
+    frame = id(sys._getframe(1))
+    _other_code[frame] = code
+    return frame
+
+
+def leave_code(frame: int) -> None:
+    """End what `enter_code` began."""
+    del _other_code[frame]
+
+
+_WITHOUT_CODE: Final = frozenset(map(type, map(iter, ([], (), range(0), "", b"", {}, set()))))
+"""Iterators whose steps call no code of the user."""
+
+
+def in_worker() -> bool:
+    """Whether this code runs in a worker."""
+    return _worker_info() is not None
+
+
+def _worker_info() -> Any:
+    from dataflow.system.worker_info import worker_info  # which flows without workers do not load
+
+    return worker_info()
+
+
+def innermost_pass(num_between: int = 2) -> RunningPass | None:
+    """The innermost user-written pass that makes a step in this thread.
+
+    Args:
+        num_between: Number of frames, this one included, that are known not to be the user's.
+    """
+    frame: FrameType | None = sys._getframe(num_between)
+    while frame is not None:
+        running = running_passes.get(id(frame))
+        if running is not None:
+            return running
+        frame = frame.f_back
+    return None
+
+
+class _NextPass:
+    """The pass that the next iteration gets; iterating twice in one pass gives p and p + 1."""
+
+    def __init__(self, p: int, stream: Stream, indexed: Stream | None = None, *, is_new: bool = False) -> None:
+        self.p = p
+        self.stream = stream
+        self.indexed = indexed or stream  # for df[i], which depends on no pass
+        self.reset = stream if is_new else self.indexed  # for reset_state, which comes once
+
+    def claim(self) -> tuple[int, Stream]:
+        self.p += 1
+        return self.p - 1, self.stream
+
+
+class _Here(threading.local):
+    picking: bool = False  # whether this thread picks datapoints by index for the user
+    done: set[FlowState] | None = None  # nodes that need no reset in the round of resets that this thread makes
+
+
+_here = _Here()
+
+
+def running_pass(df: Node) -> RunningPass | None:
+    """The pass of `df` of which the calling code is a step; None outside."""
+    running = innermost_pass()
+    return running if running is not None and running.df is df else None
+
+
+def next_pass(df: Node) -> Iterator[Any]:
+    """Begin the next pass: the one given by the code that begins it, otherwise the one that the user asks for."""
+    state = state_of(df)
+    code = running_code()
+    if code is not None and (state in code.inputs or not df._df_counts_passes):
+        following = code.next_of(df)
+        p, stream = following.claim()
+        open_flow(df, following.reset)
+        return df._df_run_pass(p, stream)
+    with state.lock:  # of two threads that begin, each gets a number; a flow closed from here on ends this pass
+        p, stream = state.passes, root_stream(df)
+        state.passes += 1
+        open_flow(df, stream)
+        session = state.session
+    if df._df_remote_inputs:
+        return df._df_run_pass(p, stream)  # a node with workers must look at every step anyway
+    if df._df_user_written:
+        steps = _user_pass_until_closed(df, p, stream, session)
+        return pausing(steps, df._df_waits, code_of(df))
+    return until_closed(df._df_run_pass(p, stream), df, session)
+
+
+def until_closed(datapoints: Iterator[Any], df: Node, session: Session | None = None) -> Iterator[Any]:
+    """Yield from `datapoints`; after `df` is closed, or `session` of it, the next step raises."""
+    waits = df._df_waits
+    session = state_of(df).session if session is None else session
+    return pausing(_until_closed(datapoints, session, type(df).__name__, waits), waits)
+
+
+def _until_closed(datapoints: Iterator[Any], session: Session, name: str, waits: bool) -> Iterator[Any]:
+    session.iterating = here = (threading.get_ident(),)
+    try:
+        while True:
+            try:
+                while not session.closed:
+                    yield next(datapoints)  # no variable: it would keep the datapoint alive until the next step
+                raise terminated(name)
+            except StopIteration:
+                return
+            except TimeoutError as error:
+                pause = paused(error, waits)
+            yield pause
+    finally:
+        if session.iterating is here:  # no other iteration has begun since
+            session.iterating = None
+
+
+def root_stream(df: Node) -> Stream:
+    """The stream of a flow that the user iterates or indexes; within the code of a node, its place there."""
+    state = state_of(df)
+    code = running_code()
+    if code is None:
+        return Stream(state.root(), drawn=current_root() is None and not state.fixed)
+    if state in code.inputs or not df._df_counts_passes:
+        return code.next_of(df).indexed
+    stream = code.next_of(df).stream
+    return replace(stream, root=state.root(), drawn=False) if state.fixed else stream
+
+
+def open_flow(df: Node, stream: Stream) -> None:
+    """Prepare `df` in this process to be iterated at `stream`: every node is reset, unless it is ready.
+
+    A user's `reset_state` may not reset its input, so every node is checked, not only the first.
+    """
+    with state_of(df).lock:  # of two threads that begin, one resets
+        ready = {state for node in walk(df) if (state := state_of(node)).ready}
+        if all(state_of(node) in ready for node in walk(df)):
+            return
+        assign_streams(df, stream)
+        reset_in_round(lambda done: _reset_all(df), ready)
+
+
+def _reset_all(df: Node) -> None:
+    for node in walk(df):
+        node.reset_state()
+
+
+def picked_here() -> bool:
+    """Whether the user picks the datapoints addressed now, as ``df[index]``; false in a pass and in a worker."""
+    return _here.picking
+
+
+# The next two are no context managers: an interrupt as `__exit__` is entered would leave the thread in their state for
+# as long as the traceback is kept, and a notebook keeps it. CPython runs no signal handler as a `finally` is entered.
+
+
+def pick(make: Callable[[], T]) -> T:
+    """Return ``make()``, the datapoints that the user picks: they are made here, even if a node has workers."""
+    outer = _here.picking
+    try:
+        _here.picking = True
+        return make()
+    finally:
+        _here.picking = outer
+
+
+def current_round() -> set[FlowState] | None:
+    """The states of the nodes that need no reset in the round of resets of this thread; None outside of one."""
+    return _here.done
+
+
+def reset_in_round(reset: Callable[[set[FlowState]], object], ready: Iterable[FlowState] = ()) -> None:
+    """Call `reset` in a round of resets, in which no node is reset twice: a node may stand in several places.
+
+    Args:
+        reset: Gets the states of the nodes that need no reset. A call within it belongs to the same round.
+        ready: The nodes that need no reset as the round begins.
+    """
+    outer = _here.done
+    try:
+        _here.done = set(ready) if outer is None else outer
+        reset(_here.done)
+    finally:
+        _here.done = outer
+
+
+def assign_streams(df: Node, stream: Stream) -> None:
+    """Give every node of the chain its stream; numbers drawn before the first pass depend on it."""
+    state = state_of(df)
+    state.stream, state.seeded = stream, current_root()
+    if not df._df_remote_inputs:
+        level = df._df_level
+        for j, ds in enumerate(df._df_inputs):
+            assign_streams(ds, stream.turn(level, j))
+
+
+def walk(df: N, *, everywhere: bool = False) -> Iterator[N]:
+    """The nodes of a flow, from above, each once, down to where workers take over; all of them with `everywhere`."""
+    seen: set[int] = set()
+    waiting = [df]
+    while waiting:
+        node = waiting.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            # Read only now: the caller may have reset the node, and a reset may assign inputs.
+            waiting += reversed(node._df_inputs) if everywhere or not node._df_remote_inputs else ()
+
+
+def flows_in(value: Any) -> list[Any]:
+    """The flows that an attribute of a node holds: itself; or a list, a tuple or a dict of flows, or of pairs with one.
+
+    In a pair the flow comes first, as in (flow, probability). Data are not searched: the first element decides.
+    """
+    if _is_flow(value):
+        return [value]
+    elements = _elements(value)
+    first = next(iter(elements), None)
+    if isinstance(first, list | tuple):
+        elements = [item[0] for item in elements if isinstance(item, list | tuple) and item] if first else ()
+        first = next(iter(elements), None)
+    return [item for item in elements if _is_flow(item)] if _is_flow(first) else []
+
+
+def holds_only_inputs(value: Any, inputs: Set[int]) -> bool:
+    """Whether an attribute of a node is one of its inputs, or a list, tuple or dict of them; `inputs` has their ids."""
+    return id(value) in inputs or any(id(item) in inputs for item in _elements(value)[:1])
+
+
+def _is_flow(value: Any) -> bool:
+    return hasattr(type(value), "_df_inputs")
+
+
+def _elements(value: Any) -> Sequence[Any]:
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+
+
+def promise(df: Node, given: Promise) -> None:
+    """Let the nodes of this process know that a node above promises the same datapoints, in every run."""
+    for node in walk(df):
+        state_of(node).part(FirstCalls).promise = given
+
+
+def copy_chain(df: N) -> dict[int, N]:
+    """Copies of all nodes of a flow, by the id of the node, joined as the nodes are.
+
+    What the nodes hold is shared: data, functions, parameters.
+    """
+    copies = {id(node): copy.copy(node) for node in walk(df, everywhere=True)}
+    for node in copies.values():
+        vars(node).update({name: _with_copies(value, copies) for name, value in vars(node).items()})
+    return copies
+
+
+def _with_copies(value: Any, copies: Mapping[int, Any]) -> Any:
+    """`value`, with the flows in it replaced by their copies."""
+    if id(value) in copies:
+        return copies[id(value)]
+    if type(value) not in {list, tuple, dict} or not any(id(flow) in copies for flow in flows_in(value)):
+        return value
+    made = [_with_copies(item, copies) for item in _elements(value)]
+    return dict(zip(value, made, strict=True)) if type(value) is dict else type(value)(made)
+
+
+def passes_on(ds: Node, stream: Stream, begin: int = 0) -> Iterator[Any]:
+    """Pass after pass of `ds`, from pass `begin`, until one is empty."""
+    waits = ds._df_waits
+    return pausing(_passes_on(ds, stream, begin, waits), waits)
+
+
+def _passes_on(ds: Node, stream: Stream, begin: int, waits: bool) -> Iterator[Any]:
+    for p in count(begin):
+        datapoints, is_empty = ds._df_run_pass(p, stream), True
+        while True:
+            try:
+                if is_empty:
+                    first = next(datapoints, _NOTHING)
+                    if first is _NOTHING:
+                        return
+                    is_empty = False
+                    yield first
+                    del first  # a reference would keep it in memory during the pass
+                yield from datapoints
+                break
+            except TimeoutError as error:
+                pause = paused(error, waits)
+            yield pause
+
+
+def reading_ahead(df: Node, stream: Stream, name: str) -> tuple[Stream, Taken]:
+    """Begin a pass of the node `df`, called `name`, whose input is read in order, ahead of the consumer.
+
+    Returns:
+        The stream for the input, and what counts the datapoints that the consumer takes. After a pass that was left
+        early, the passes of the input must stand alone: how much of it was read ahead depends on timing.
+    """
+    ahead = state_of(df).continued
+    before, ahead.taken = ahead.taken, Taken(stream)
+    if before is None or before.stream != stream:
+        ahead.has_left = False
+    elif not before.is_whole(known_length(df)):
+        ahead.has_left = True
+    if ahead.has_left and not stream.standalone:
+        reason = (
+            f"and one was left early, after {name} had read ahead: it is not known where. Iterate whole passes; or cut "
+            f"them above it, with FixedSizeData({name}(…), size), which continues with the next datapoint"
+        )
+        return replace(stream, standalone=reason), ahead.taken
+    return stream, ahead.taken
+
+
+def known_length(df: Any, begin: int = 0, *, longest: bool = False) -> int | None:
+    """Datapoints per pass; None if unknown, or if a pass never ends.
+
+    `begin` and `longest` are as for `_df_num_from`.
+    """
+    try:
+        return df._df_num_from(begin, longest=longest) if begin or longest else len(df)
+    except (NotImplementedError, TypeError):
+        return None

@@ -1,0 +1,1 @@
+"""The same chain on a Ray cluster."""

@@ -1,0 +1,101 @@
+"""Options of both ends: addresses, limits of what may be under way, heartbeat and timeout; checked alike."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+from dataflow.protocol.parameters import seconds, whole_number
+from dataflow.remote.peer_messages import MAX_HEARTBEAT, MIN_HEARTBEAT, SendLimits
+
+__all__ = ["HEARTBEAT", "HWM_BYTES", "check_options"]
+
+HEARTBEAT: Final = 2.0
+"""Default heartbeat interval in seconds; three heartbeats may be missed."""
+
+HWM_BYTES: Final = 256 << 20
+"""Default limit of bytes under way between one sender and its receiver."""
+
+_MIN_BYTES: Final = 1 << 16
+_TCP: Final = "tcp://"
+_IPC: Final = "ipc://"
+_ABSTRACT: Final = "ipc://@"  # a name on Linux, not a file
+
+
+def check_options(
+    owner: str,
+    addresses: Sequence[str],
+    *,
+    bind: bool,
+    hwm: Any,
+    hwm_bytes: Any,
+    heartbeat: Any,
+    timeout: Any,
+    curve: Any,
+    insecure: bool,
+) -> SendLimits:
+    """Check the options that sender and receiver have in common; return the limits that this side wants.
+
+    Raises:
+        TypeError: An argument is of a wrong type.
+        ValueError: An address is malformed, or open to other machines or users without keys; or a number is out of
+            range.
+    """
+    for address in addresses:
+        _check_address(owner, address)
+        if bind and curve is None and not insecure:
+            _check_reachable(owner, address)
+    if curve is not None and not isinstance(curve, str | os.PathLike):
+        raise TypeError(
+            f"{owner}: curve must be a directory that python -m dataflow keys has made, or a key file, "
+            f"got {curve!r:.100}"
+        )
+    if hwm is not None:
+        hwm = whole_number(owner, "hwm", hwm, 1, ": it is a number of datapoints, or None for a default")
+    hwm_bytes = whole_number(owner, "hwm_bytes", hwm_bytes, _MIN_BYTES, ": it is a number of bytes")
+    if not MIN_HEARTBEAT <= seconds(owner, "heartbeat", heartbeat, or_zero=True) <= MAX_HEARTBEAT:
+        raise ValueError(f"{owner}: heartbeat is from {MIN_HEARTBEAT} to {MAX_HEARTBEAT:g} seconds, got {heartbeat!r}")
+    if timeout is not None:
+        seconds(owner, "timeout", timeout, cure="; None waits without limit")
+    return SendLimits(hwm or 0, hwm_bytes)
+
+
+def _check_address(owner: str, address: str) -> None:
+    if isinstance(address, str):
+        if address.startswith(_IPC) and len(address) > len(_IPC):
+            return
+        host, _, port = address.removeprefix(_TCP).rpartition(":")
+        if address.startswith(_TCP) and host and (port == "*" or (port.isdecimal() and int(port) < 1 << 16)):
+            return
+    raise ValueError(
+        f"{owner}: an address is tcp://HOST:PORT, such as tcp://127.0.0.1:5555, or ipc://PATH, got {address!r}"
+    )
+
+
+def _check_reachable(owner: str, address: str) -> None:
+    """Check that an address, to be bound without keys, cannot be reached from the network.
+
+    Nor, if it is that of a local socket, by other users: an abstract name has no permissions, as a file has.
+    """
+    if address.startswith(_ABSTRACT):
+        raise ValueError(
+            f"{owner}: {address} can be reached by every user of this machine, because an abstract socket has no "
+            "permissions; without keys, any of them may send datapoints or read them. Use the path of a file, as in "
+            "ipc:///PATH; make keys with python -m dataflow keys DIR and pass curve=DIR on both sides; or, on a "
+            "machine whose users you trust, pass insecure=True"
+        )
+    host = address.removeprefix(_TCP).rpartition(":")[0].strip("[]")
+    if address.startswith(_IPC) or host in {"localhost", "lo"}:
+        return
+    try:
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    except ValueError:  # a host name, an interface or *
+        pass
+    raise ValueError(
+        f"{owner}: {address} can be reached from other machines; without keys, any of them may send datapoints or read "
+        "them. Make keys with python -m dataflow keys DIR and pass curve=DIR on both sides; bind to 127.0.0.1; or, in "
+        "a network that you trust, pass insecure=True"
+    )

@@ -1,0 +1,679 @@
+"""Engine: events of the supervisor in, datapoints out, for the consumer's loop.
+
+A `Plan` holds the parts of one runner or map, before it is started. The supervisor gives messages and deaths, the codec
+decodes, and the schedule knows what is handed out next. `WaitTimer` decides when the consumer has waited too long.
+
+Guarantees:
+
+- Messages before errors: what a worker had sent before it died or failed is handed out before its end is reported.
+- What comes from a worker after it was killed for a datapoint that takes too long is dropped: its task is done again.
+- A datapoint in which a worker has ended twice is not tried again: it is left out, within the budget of failures, and
+  gives the restarts back that it has cost; or the run ends.
+- A pass in which a worker died never ends normally: before its end is reported, the workers are checked, and a death
+  that was found is raised.
+- No message is lost silently: any interruption of the engine (an exception, Ctrl-C) between taking a message and
+  entering it in the schedule ends the run. An interrupt while it waits is harmless.
+- The later of two iterations wins. The earlier raises `NotReentrant` at its next step, and no datapoint is lost or
+  given out twice: a chunk is a list iterator, stepped under the interpreter's lock, and the later iteration empties the
+  earlier one's.
+- After `close`, nothing of the run is left, as the supervisor guarantees.
+
+Threads: everything except the first lines of `take_over` runs under one lock, held for at most `_POLL` seconds at a
+time while waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeVar, final
+
+from dataflow.errors import TooManyFailures, WorkerDied, WorkerTraceback
+from dataflow.observe.observer import RunnerMetrics
+from dataflow.protocol.failures import Failure, Tolerance
+from dataflow.protocol.seeding import Stream
+from dataflow.runners.schedules import NOT_WANTED, EndedItem, ItemEnd, Schedule
+from dataflow.runners.supervisor import Death, DiedError, Supervisor
+from dataflow.runners.worker_main import WorkerSpec
+from dataflow.system.cleanup import close_at_exit
+from dataflow.system.interrupts import signals_deferred
+from dataflow.system.machine import processor_times
+from dataflow.system.session import Session
+from dataflow.system.worker_errors import (
+    LostWorker,
+    died,
+    ended_twice,
+    ends_of_item,
+    how_it_ended,
+    late,
+    late_in,
+    unreadable,
+)
+from dataflow.system.worker_pool import Worker
+from dataflow.transport.codec import Codec, Undecodable
+from dataflow.transport.flow_control import Credit
+from dataflow.transport.messages import DATA_KINDS, RESULT_KINDS, Channel, Kind, Message, Port
+from dataflow.transport.worker_counters import WorkerActivity
+
+if TYPE_CHECKING:
+    from dataflow.runners.item_watch import LateWorkers
+    from dataflow.runners.scaling import Scaling, WorkerCount
+    from dataflow.system.stacks import StackFile
+    from dataflow.transport.turns import Jobserver
+
+__all__ = ["Engine", "Plan", "WaitTimer"]
+
+S = TypeVar("S", bound=Schedule)
+
+
+# -- Plan --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Plan(Generic[S]):
+    """The parts of an engine, made and not yet started.
+
+    Attributes:
+        owner: Name of the runner's class, for messages.
+        stream: The place in the chain of nodes.
+        channel: How messages move.
+        codec: How the consumer decodes them.
+        credit: Flow control of the workers.
+        specs: The worker spec of each worker.
+        start: Creates one worker.
+        schedule: Holds datapoints until they are handed out.
+        max_restarts: How many workers that died are replaced.
+        tolerance: Failure budget for the single items that workers report as failed.
+        died: Makes the error for a worker that ended without an exception.
+        worker_count: Decides how many workers get work; None if all do.
+        num_reserved: How many workers, the last ones, are started only when they get work.
+        item_timeout: Seconds that a worker may spend on one datapoint; None for no limit.
+        stacks: Where workers write their stacks when they are asked; None if they cannot.
+    """
+
+    owner: str
+    stream: Stream
+    channel: Channel
+    codec: Codec
+    credit: Credit
+    specs: list[WorkerSpec]
+    start: Callable[[WorkerSpec], Worker]
+    schedule: S
+    max_restarts: int = 0
+    tolerance: Tolerance = field(default_factory=lambda: Tolerance("", None))
+    died: DiedError = died
+    worker_count: WorkerCount | None = None
+    num_reserved: int = 0
+    item_timeout: float | None = None
+    stacks: StackFile | None = None
+
+    def successor(self, worker: int, port: Port) -> Callable[[], Worker]:
+        """Return the function that creates a worker which is started later, or the successor of one that has died.
+
+        The dead worker has sent everything that it will send. The new one gets new memory: what the dead one left half
+        done there is gone with the old. Its counters continue with the last values received from the dead worker.
+        """
+        self.codec.renew(worker)
+        self.credit.clear_item(worker)
+        self.specs[worker] = replace(self.specs[worker], port=port, encoder=self.codec.port(worker))
+        return partial(self.start, self.specs[worker])
+
+    def stop(self) -> None:
+        """Request the workers to stop."""
+        self.credit.stop()
+        self.schedule.stop()
+
+    def close(self) -> None:
+        """Release everything that the consumer holds. Idempotent."""
+        with ExitStack() as last:  # closes all, even if one of them raises
+            # The last one first: results that were not handed out go before the memory that they are in.
+            for end in (self.credit, self.codec, self.schedule, self.channel, self.stacks):
+                if end is not None:
+                    last.callback(end.close)
+
+
+# -- Wait timer --------------------------------------------------------------------------------------------------------
+
+
+# Maximum seconds counted per call: time spent reading a slow source, or in a debugger, is not waiting for workers.
+_MAX_AT_ONCE: Final = 0.1
+_DRAIN_SECONDS: Final = 0.1  # seconds after which all earlier messages have been received, even if new ones keep coming
+
+
+class WaitTimer:
+    """Decides whether a consumer that asks repeatedly has waited too long. Pure: no clock.
+
+    Guarantees:
+
+    - Only a datapoint that is handed out ends the wait; a report of a failed item, or results that were all dropped, do
+      not.
+    - Messages that have arrived are received before the timer is over.
+    """
+
+    def __init__(self) -> None:
+        # Seconds since a datapoint was handed out; None until the consumer asks for more.
+        self._waited: float | None = None
+        self._now = 0.0  # time up to which `_waited` is counted
+        self._over_since: float | None = None  # when the wait was first found to be too long
+
+    def reset(self) -> None:
+        """Reset the timer: a datapoint is handed out, or another iteration begins to wait."""
+        self._waited = self._over_since = None
+
+    def advance(self, now: float) -> None:
+        """Count the time since the last call: the consumer asks, or continues to wait."""
+        self._waited = 0.0 if self._waited is None else self._waited + min(now - self._now, _MAX_AT_ONCE)
+        self._now = now
+
+    def is_over(self, timeout: float | None, *, silent: bool) -> bool:
+        """Return True if it has waited for `timeout` seconds; `silent` if no message was there to be received."""
+        if timeout is None or self._waited is None or self._waited < timeout:
+            return False
+        if self._over_since is None:
+            self._over_since = self._now
+        return silent or self._now - self._over_since >= _DRAIN_SECONDS
+
+
+# -- Engine ------------------------------------------------------------------------------------------------------------
+
+
+_LOG: Final = logging.getLogger(__name__)
+_POLL: Final = 0.1  # maximum seconds of one wait
+_NO_THREAD: Final = "can't start new thread"  # the text by which Python says so, in a RuntimeError
+
+
+@final
+class Engine(Generic[S]):
+    """The running workers of one runner or map, and what has come from them.
+
+    What ends, and what is kept then:
+
+    | | called by | chunk | issued work | workers |
+    |---|---|---|---|---|
+    | `release_chunk` | a map, before it reads on | its memory, if all was taken | goes on | go on |
+    | `check_end_of_pass` | a mixture, after its last datapoint | kept for the next pass | goes on | deaths raise |
+    | `end_iteration` | a mixture, after that | kept for the next pass | goes on | go on |
+    | `abandon` | an iteration that was left | dropped | discarded | go on |
+    | `close` | the user, or a failure | dropped | discarded | stopped |
+
+    Attributes:
+        schedule: Its schedule. Its methods are called under `lock`.
+        stream: The place in the chain of nodes for which the workers were started.
+        session: Which process and which iteration may use the engine.
+        metrics: Where the time goes.
+        lock: Held for every step.
+        is_free: Whether no pass is under way.
+    """
+
+    # Engines inherited through a fork; kept alive, because ZeroMQ's objects in them must not be finalised here.
+    _inherited: ClassVar[list[Engine[Any]]] = []
+
+    def __init__(self, plan: Plan[S]) -> None:
+        self._plan = plan
+        self.schedule = plan.schedule
+        self.stream = plan.stream
+        self.session = Session(plan.owner)
+        first = plan.specs[: len(plan.specs) - plan.num_reserved]
+        self.metrics = RunnerMetrics(plan.credit.counters_of, len(first), plan.codec.bytes_in_use)
+        self.metrics.take_turns = plan.credit.jobserver is not None
+        self.lock = threading.RLock()
+        self.is_free = True
+        self._chunk: Iterator[Any] = iter(())  # datapoints received and not yet handed out
+        # Pairs (worker, number of datapoints): received, and possibly still being handed out.
+        self._outstanding: list[tuple[int, int]] = []
+        self._wait_timer = WaitTimer()
+        self._pending_error: BaseException | None = None  # to be raised when the chunk has been handed out
+        self._death_in_schedule: BaseException | None = None  # that the schedule will raise in its turn
+        with signals_deferred(), ExitStack() as undo:
+            undo.callback(plan.close)
+            self._supervisor = Supervisor(
+                plan.owner,
+                plan.channel,
+                [partial(plan.start, spec) for spec in first],
+                request_stop=plan.stop,
+                successor=plan.successor,
+                max_restarts=plan.max_restarts,
+                died=plan.died,
+                num_reserved=plan.num_reserved,
+            )
+            undo.callback(self._supervisor.stop)
+            self._late: LateWorkers | None = None
+            if plan.item_timeout is not None:
+                from dataflow.runners.item_watch import LateWorkers
+
+                self._late = LateWorkers(plan.item_timeout, self._supervisor, plan.credit, plan.stacks)
+            plan.schedule.open()
+            self._scaling: Scaling | None = None  # None if all workers get work
+            if plan.worker_count is not None:
+                from dataflow.runners.scaling import Scaling
+
+                self._scaling = Scaling(plan.worker_count, self.metrics, self._processor_times)
+                self._set_workers(plan.worker_count.num)
+            plan.credit.started()  # now that the workers know which of them get work
+            self._decoder = plan.codec.open_decoder()
+            close_at_exit(self)
+            _engines.add(self)
+            undo.pop_all()
+
+    @property
+    def workers(self) -> Any:
+        """The workers that run, or have ended."""
+        return self._supervisor.workers
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """The failure budget of its workers."""
+        return self._plan.tolerance
+
+    @property
+    def jobserver(self) -> Jobserver | None:
+        """Says which workers work, if they take turns."""
+        return self._plan.credit.jobserver
+
+    # -- iterations ----------------------------------------------------------------------------------------------------
+
+    def take_over(self, begin: Callable[[], object] | None = None) -> object:
+        """Begin an iteration that continues with what has come, and return its generation, for `chunk`.
+
+        The previous iteration raises at its next step. `begin` is called under the lock.
+        """
+        self.session.check_process()
+        # Before the lock: the previous iteration holds it while it waits, then looks at the generation, and gives way.
+        generation = self.session.supersede()
+        with self.lock:
+            self.session.check(generation)  # of two that take over at the same time, the later wins
+            self.metrics.end_iteration()
+            self._wait_timer.reset()
+            # The previous iteration may be in the middle of a chunk, which it steps without the lock. `list` empties
+            # that iterator in one step of the interpreter: each datapoint goes to one of the two.
+            self._chunk = iter(list(self._chunk))
+            if begin is not None:
+                begin()
+        return generation
+
+    def begin_pass(self, begin: Callable[[], object]) -> object:
+        """Begin an iteration that is one complete pass, and return its generation, for `chunk`.
+
+        Outstanding work of an abandoned pass is discarded; then `begin` tells the schedule which pass it is.
+        """
+
+        def discard_and_begin() -> None:
+            self._discard_work()
+            begin()
+            self.is_free = False
+
+        return self.take_over(discard_and_begin)
+
+    def abandon(self, generation: object) -> None:
+        """End the pass with this generation, and discard its outstanding work."""
+        if not self.session.is_own:
+            return
+        with self.lock:
+            if self.session.generation is generation and not self.session.closed:
+                self.metrics.end_iteration()
+                self._discard_work()
+                self.is_free = True
+
+    def chunk(self, generation: object, timeout: float | None, *, wait: bool = True) -> Iterator[Any] | None:
+        """Wait for datapoints. Return an iterator over at least one, which may be left half-way; None after the last.
+
+        The iterator is empty if everything that came next was dropped; and, without `wait`, if nothing has come.
+
+        Raises:
+            TimeoutError: No datapoint was handed out for `timeout` seconds.
+            WorkerDied: A worker ended without an exception.
+            DataFlowTerminated: The flow was closed, or has failed before.
+            NotReentrant: A later iteration took over.
+            Exception: A worker raised it.
+        """
+        self.session.check_process()
+        try:
+            return self._next_chunk(generation, timeout, wait)
+        finally:
+            self.metrics.leave()
+
+    def _next_chunk(self, generation: object, timeout: float | None, wait: bool) -> Iterator[Any] | None:
+        supervisor, metrics = self._supervisor, self.metrics
+        silent = False
+        while True:
+            now = time.monotonic()
+            with self.lock:
+                self.session.check(generation)
+                self._wait_timer.advance(now)
+                if operator.length_hint(self._chunk):
+                    return self._check_chunk(now)
+                metrics.enter()
+                self._finish_chunk()
+                if self._scaling is not None and now >= self._scaling.due:
+                    self._scale(self._scaling, now)
+                ready = self._take_result()
+                over = ready is None and (supervisor.states.exhausted or self.schedule.exhausted)
+                if over and not supervisor.num_unreported_ends:
+                    metrics.end_iteration()
+                    return None
+                progressed = not ready and self._step(now, silent or over)
+                if progressed and ready is None:
+                    ready = self._take_result()
+                if ready:
+                    return self._check_chunk(now)
+                silent = silent and not progressed
+                if self._wait_timer.is_over(timeout, silent=silent) and not supervisor.states.is_settling:
+                    self._wait_timer.reset()  # the next step waits as long again
+                    raise late(self._plan.owner, timeout, supervisor.descriptions())
+                if ready is not None or not (progressed or wait):  # everything was dropped: there is room for more
+                    return self._chunk
+                if not progressed:
+                    self._plan.credit.idle()
+                    silent = not supervisor.wait(min(_POLL, timeout or _POLL))
+                    if silent:
+                        self._plan.credit.waited_in_vain()
+                    metrics.waiting += time.monotonic() - now
+
+    def release_chunk(self) -> None:
+        """Report the last chunk as used up, if it is: its memory may be needed for the next. Under the lock."""
+        if not operator.length_hint(self._chunk):
+            self._finish_chunk()
+
+    def end_iteration(self, generation: object) -> None:
+        """Record that this iteration is over: what its consumer does from now on has to do with other things."""
+        if self.session.generation is generation:
+            self.metrics.end_iteration()
+
+    def check_end_of_pass(self, generation: object) -> None:
+        """Check the workers at the end of a complete pass: a death that no restart covers is raised.
+
+        `chunk` does so itself before it returns None. No-op if a later iteration took over, or the flow was closed.
+
+        Raises:
+            WorkerDied: A worker ended without an exception.
+        """
+        supervisor = self._supervisor
+        while self.session.is_own:
+            with self.lock:
+                if self.session.generation is not generation or self.session.closed:
+                    return
+                if supervisor.num_unreported_ends <= supervisor.restarts_left:
+                    return  # what follows belongs to the next pass, exceptions included
+                # The rest of the chunk belongs to the next pass: it must not delay the error about the dead worker.
+                rest, self._chunk = self._chunk, iter(())
+                try:
+                    progressed = self._step(time.monotonic(), silent=True)
+                    if isinstance(self._pending_error, WorkerDied):
+                        self._fail(self._pending_error)
+                    if not progressed:
+                        supervisor.wait(_POLL)
+                finally:
+                    self._chunk = rest
+
+    def close(self) -> None:
+        """Stop the workers and close everything. Idempotent; no-op in a forked child."""
+        if not self.session.is_own:
+            self._inherited.append(self)
+            return
+        # Before the lock: a thread that waits for datapoints holds it for one step at a time, and then finds this.
+        was_closed, self.session.closed = self.session.closed, True
+        with signals_deferred(), self.lock, ExitStack() as last:  # closes all, even if one of them raises
+            last.callback(self._plan.close)  # the last of the three: workers that stop still write to its memory
+            last.callback(self.metrics.freeze)  # reads the counters, so after the workers and before they are unmapped
+            last.callback(self._supervisor.stop)
+            list(self._chunk)  # an iteration in the middle of the chunk finds it empty, and asks for the next
+        if not was_closed:
+            _log_end(self._plan.owner, self.metrics)
+
+    # -- under the lock ------------------------------------------------------------------------------------------------
+
+    def _discard_work(self) -> None:
+        list(self._chunk)
+        self._finish_chunk()
+        self.schedule.discard()
+        # The schedule has forgotten it, and no worker is left to do the work.
+        self._pending_error = self._pending_error or self._death_in_schedule
+
+    def _take_result(self) -> list[Any] | None:
+        """Issue tasks for which there is room, then take the next result as the current chunk, or raise it."""
+        try:
+            self.schedule.issue_tasks()
+            ready = self.schedule.take()
+        except KeyboardInterrupt as error:  # the schedule may be inconsistent
+            self._fail_here(error)
+        ready = self._pending_error if ready is None else ready
+        if isinstance(ready, BaseException):
+            self._fail(ready)
+        self._chunk = iter(ready or ())
+        return ready
+
+    def _step(self, now: float, silent: bool) -> bool:
+        """Process one message, if there is one, and check the workers, if it is time.
+
+        Returns True if something has changed.
+        """
+        try:
+            message = self._supervisor.receive_nowait(now)
+            if message is not None:
+                self._receive(message)
+            if silent or self._supervisor.is_check_due(now):
+                self._check_workers(now)
+        except BaseException as error:
+            self._fail_here(error)
+        return message is not None or self._pending_error is not None
+
+    def _receive(self, message: Message) -> None:
+        plan, body = self._plan, message.body
+        if message.worker in self._supervisor.ending:
+            if message.kind in DATA_KINDS:
+                with suppress(Undecodable):
+                    self._decoder.decode(message.worker, body)  # frees its blocks
+        elif message.kind in RESULT_KINDS:
+            self._receive_results(message)
+        elif message.kind is Kind.ERROR:
+            self._pending_error = plan.tolerance.complete(self._decoder.decode_failure(body))
+        elif message.kind is Kind.REPORT:
+            plan.credit.report_received(message.worker)
+            self._pending_error = plan.tolerance.process_report(self._decoder.decode_report(body))
+        elif message.kind is Kind.LATE:
+            assert self._late is not None, "a worker watches itself only with item_timeout"
+            position, reason, stack = body
+            # Of a pass that was abandoned it has a task that nobody waits for.
+            position = position if self.schedule.has_issued(message.task) else NOT_WANTED
+            self._late.kill(message.worker, position, reason, stack, time.monotonic())
+        elif message.kind is Kind.LEFT:
+            self._handle_death(self._supervisor.left(message))
+
+    def _receive_results(self, message: Message) -> None:
+        """Decode the results, and enter them in the schedule."""
+        worker = message.worker
+        datapoints: list[Any] = []
+        error: BaseException | None = None
+        if message.count:
+            self.metrics.datapoints += message.count
+            self.metrics.nbytes += message.nbytes
+            try:
+                datapoints = self._decoder.decode(worker, message.body)
+            except Undecodable as broken:
+                datapoints = broken.before
+                position = self._supervisor.states.received[worker] - message.count + len(datapoints)
+                error = unreadable(self._plan.owner, worker, len(self._plan.specs), position, broken)
+            # Credit is granted as a chunk begins: the worker continues while the consumer takes the chunk.
+            self._plan.credit.grant(worker, message.count, message.nbytes, message.queued)
+            self._outstanding.append((worker, message.count))
+        elif message.kind is Kind.TASK_FAILED:
+            error = self._decoder.decode_failure(message.body)
+        self.schedule.receive(message, datapoints, error)
+
+    def _finish_chunk(self) -> None:
+        """Report the last chunk as used up: its worker may know that the consumer keeps what it still has of it.
+
+        The same holds for datapoints that have come and cannot be handed out yet: a worker whose task has to come first
+        may need the memory.
+        """
+        next(self._chunk, None)  # an exhausted list iterator releases its list, and so the arrays in it
+        while self._outstanding:
+            self._plan.credit.done(*self._outstanding.pop())
+        self.schedule.handed_out()
+
+    def _check_workers(self, now: float) -> None:
+        in_use = {worker for worker, _ in self._outstanding} if operator.length_hint(self._chunk) else ()
+        if self._late is not None:
+            self._late.check(now)
+        for death in self._supervisor.check(now, in_use):
+            self._handle_death(death)
+
+    def _handle_death(self, death: Death) -> None:
+        worker, error = death.worker, death.error
+        cause = None if death.last is None else self._decoder.decode_failure(death.last.body)
+        error.__cause__ = cause  # shows where
+        position, end = (None, None) if self._late is None else self._late.end_of(worker)
+        item: EndedItem | None = None
+        if end is None and isinstance(cause, LostWorker):
+            # It may be unreachable, or its node is down, whatever it was making.
+            end = ItemEnd("died") if cause.has_died else None
+        elif end is None and error.exitcode is not None:
+            end = ItemEnd(how_it_ended(error.exitcode))
+        if end is not None:
+            item = self.schedule.ended(worker, end, position, sent_all=isinstance(cause, SystemExit))
+        if end is not None and end.is_late:
+            error = late_in(self._plan.owner, error, end.reason, item, end.stack)
+        elif item is not None:
+            error.add_note(f"it was making {item}")
+        fatal = None if item is None or len(item.ends) < 2 else self._leave_out(item, worker)
+        if fatal is None and self._supervisor.restarts_left:
+            self.schedule.replaced(worker)  # before its successor, under the same index, takes tasks
+            self._supervisor.restart(worker, error)
+            self.metrics.restarts += 1
+            self._plan.credit.replaced()
+            self._outstanding = [(whose, count) for whose, count in self._outstanding if whose != worker]
+            return
+        if self._scaling is not None:  # all that are left may have to do the work
+            self._scaling = None
+            self._set_workers(len(self.workers))
+        if self.schedule.lost(worker, fatal or error):
+            self._death_in_schedule = fatal or error
+        else:
+            self._pending_error = self._pending_error or fatal or error
+
+    def _leave_out(self, item: EndedItem, worker: int) -> BaseException | None:
+        """Leave out a datapoint in which a worker has ended twice; return the error if that is not tolerated."""
+        plan, ends = self._plan, item.ends
+        what = ends_of_item([end.reason for end in ends])
+        error = ended_twice(plan.owner, item, what, can_be_left_out=item.number >= 0)
+        stack = next((end.stack for end in reversed(ends) if end.stack), "")
+        error.__cause__ = WorkerTraceback(stack) if stack else None
+        if item.number < 0 or not plan.tolerance.inherited:
+            return error
+        path, kind = plan.specs[worker].info.path, "dataflow.errors.WorkerDied"
+        try:
+            plan.tolerance.skip(Failure(plan.owner, item.position, item.in_pass, kind, what, stack, path), error)
+        except TooManyFailures as too_many:
+            return too_many
+        self.schedule.leave_out(item)
+        self._supervisor.give_back(len(ends))
+        return None
+
+    def _scale(self, scaling: Scaling, now: float) -> None:
+        """Give work to more or fewer workers, if that pays; start those that were not started before."""
+        supervisor, count = self._supervisor, scaling.count
+        before = count.num
+        num = scaling.next(now, ready=all(map(supervisor.states.connected, range(before))))
+        if num == before:
+            return
+        try:
+            while len(supervisor.workers) < num:
+                supervisor.add()
+                self.metrics.add_worker()
+        except (OSError, MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and _NO_THREAD not in str(error):
+                self._fail_here(error)
+            count.limit(len(supervisor.workers))
+            # As text: a handler that keeps the record would keep the frames of the error.
+            _LOG.info("%s starts no more than %d workers: %s", self._plan.owner, count.most, str(error) or "no memory")
+        except BaseException as error:
+            self._fail_here(error)
+        self._set_workers(count.num)
+        _LOG.info(
+            "%s gives work to %d worker%s (at most %d; before %d): %s",
+            self._plan.owner,
+            count.num,
+            "" if count.num == 1 else "s",
+            count.most,
+            before,
+            count.reason,
+        )
+
+    def _set_workers(self, num: int) -> None:
+        self.schedule.set_workers(num, len(self.workers))
+        self.metrics.num_with_work = num
+
+    def _processor_times(self, worker: int) -> tuple[float, float] | None:
+        task = self.workers[worker].task() if worker < len(self.workers) else None
+        return None if task is None else processor_times(task)
+
+    def _check_chunk(self, now: float) -> Iterator[Any]:
+        """Return the current chunk, to be handed out.
+
+        A slow consumer may take long over a chunk, so the workers are checked here too: a death is raised without
+        waiting for the end of the chunk. What other workers have sent is given up then; what the dead worker has sent
+        is handed out first, as always.
+        """
+        self._wait_timer.reset()
+        if self._supervisor.is_check_due(now):
+            try:
+                self._check_workers(now)
+            except BaseException as error:  # it may have taken a message
+                self._fail_here(error)
+            if self._pending_error is not None:
+                self._fail(self._pending_error)
+        return self._chunk
+
+    def _fail(self, error: BaseException, *, interrupted: bool = False) -> NoReturn:
+        self.session.fail(error, interrupted=interrupted)
+        self.close()
+        try:
+            raise error
+        finally:
+            del error  # its traceback has this frame: they would keep each other, and datapoints with them
+
+    def _fail_here(self, error: BaseException) -> NoReturn:
+        """Fail with an exception that was raised in the consumer itself: an interrupt, unless it is an `Exception`."""
+        try:
+            self._fail(error, interrupted=not isinstance(error, Exception))
+        finally:
+            del error  # as above
+
+
+def _log_end(owner: str, metrics: RunnerMetrics) -> None:
+    if not _LOG.isEnabledFor(logging.INFO):
+        return
+    figures, workers = metrics.statistics()
+    datapoints, seconds = figures.datapoints, figures.seconds
+    _LOG.info("%s has stopped its workers, after %d datapoints in %.1f seconds", owner, datapoints, seconds)
+    for k, worker in enumerate(workers):
+        _LOG.debug(
+            "worker %d of %s: %d datapoints in %d messages of %.0f bytes on average; %s",
+            k,
+            owner,
+            worker.datapoints,
+            worker.messages,
+            worker.nbytes / max(1, worker.messages),
+            ", ".join(f"{state.name.lower()} {worker.seconds[state]:.2f} s" for state in list(WorkerActivity)[1:]),
+        )
+
+
+_engines: Final[weakref.WeakSet[Engine[Any]]] = weakref.WeakSet()
+
+
+def _drop_chunks() -> None:
+    """Drop the current chunks, in a child forked from this process: these datapoints belong to the parent alone."""
+    for engine in list(_engines):
+        list(engine._chunk)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_chunks)

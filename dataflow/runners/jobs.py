@@ -1,0 +1,307 @@
+"""Jobs: what a worker runs. `Produce` runs a whole flow endlessly; the other jobs execute tasks from a task queue.
+
+A task is a chunk of datapoints (`Apply`, `ApplyAndBatch`), a range of indexes (`Address`), or one whole pass
+(`WholePasses`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataflow.protocol.base import Blocks, DataFlow, close_flow
+from dataflow.protocol.datapoint import stack
+from dataflow.protocol.passes import check_length, open_flow, promise
+from dataflow.protocol.seeding import Spread, Stream
+from dataflow.protocol.state import Promise, state_of
+from dataflow.runners.rebatching import stacks_evenly
+from dataflow.system.native_threads import limit_threads_again
+from dataflow.transport.batching_sender import BatchingSender, SenderFailed, Stopped
+from dataflow.transport.messages import ConsumerGone, Kind
+from dataflow.transport.task_queue import PAIRED, Task, TaskReader
+from dataflow.transport.worker_counters import WorkerActivity
+
+__all__ = ["Address", "Apply", "ApplyAndBatch", "Job", "Produce", "TaskInput", "WholePasses", "initialise"]
+
+
+# -- Jobs without tasks ------------------------------------------------------------------------------------------------
+
+
+class _Iterating:
+    thread: object = None  # in a worker: the thread that iterates the flow in this process
+
+
+@dataclass
+class Job:
+    """The job of one worker. Subclasses define the work.
+
+    Attributes:
+        flow: The flow that the worker iterates.
+        stream: Its position in the chain of nodes.
+        worker_init: The user's function that is called first, if any. It travels with the flow, so what the two share
+            stays shared.
+        promise: What the runner or map promises about the datapoints; None without `strict`.
+    """
+
+    flow: DataFlow
+    stream: Stream
+    worker_init: Callable[[], object] | None = field(default=None, kw_only=True)
+    promise: Promise | None = field(default=None, kw_only=True)
+
+    def run(self, sender: BatchingSender, task_reader: TaskReader | None) -> None:
+        """Open the flow, then work; `task_reader` is where tasks come from."""
+        if self.worker_init is not None:
+            initialise(self.worker_init)
+        state_of(self.flow).part(_Iterating).thread = threading.current_thread()
+        open_flow(self.flow, self.stream)
+        if self.promise is not None:
+            promise(self.flow, self.promise)
+        limit_threads_again()  # of libraries that the reset has imported
+        self.work(sender, task_reader)
+
+    def work(self, sender: BatchingSender, task_reader: TaskReader | None) -> None:
+        """Work until everything is done or the sender raises `Stopped`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close what the job has opened."""
+        # A thread that was left behind and returns late must not close what its successor has opened. It may have the
+        # same job.
+        if state_of(self.flow).part(_Iterating).thread is threading.current_thread():
+            close_flow(self.flow)
+
+
+def initialise(worker_init: Callable[[], object]) -> None:
+    """Call `worker_init`. An exception gets a note that names the function."""
+    try:
+        worker_init()
+    except Exception as error:
+        error.add_note(f"raised by worker_init: {getattr(worker_init, '__qualname__', None) or repr(worker_init)}")
+        raise
+    limit_threads_again()  # of libraries that it has imported
+
+
+@dataclass
+class Produce(Job):
+    """Runs pass after pass of a whole flow, endlessly, from pass `first`."""
+
+    first: int
+
+    def work(self, sender: BatchingSender, task_reader: TaskReader | None) -> None:
+        p = self.first
+        # An empty pass means that the flow has ended: every further pass would be empty too.
+        while num := sender.put_all(self.flow._df_run_pass(p, self.stream)):
+            check_length(self.flow, num)
+            p += 1
+        sender.ended()
+
+
+# -- Jobs that execute tasks -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Tasks(Job):
+    """Base class of the jobs that execute tasks."""
+
+    def work(self, sender: BatchingSender, task_reader: TaskReader | None) -> None:
+        """Execute tasks until the consumer wants no more."""
+        assert task_reader is not None, "tasks come from a task queue"
+        pace, counters = 0.0, sender.counters
+        ended = time.perf_counter()
+        while True:
+            if not task_reader.may_take():
+                counters.enter(WorkerActivity.NOTHING, ended)
+                if not task_reader.wait_until_may_take():
+                    break
+                ended = time.perf_counter()
+            # Read before the wait: the next task comes together with the end of this state.
+            state = WorkerActivity.BLOCKED if task_reader.is_full() else WorkerActivity.STARVED
+            counters.enter(state, ended)
+            task = task_reader.receive()
+            if task is None:
+                break
+            began = time.perf_counter()
+            counters.add_wait(state, began, began - ended)
+            self._run_task(task, sender, task_reader, pace)
+            ended = time.perf_counter()
+            pace = (ended - began) / self.count(task)
+
+    def count(self, task: Task) -> int:
+        """Number of datapoints that the task asks for."""
+        return len(self.indexes(task))
+
+    def indexes(self, task: Task) -> NDArray[np.int64]:
+        """The indexes that the task asks for."""
+        raise NotImplementedError
+
+    def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
+        """Results of the task, one per datapoint; `HOLE` for one that was dropped."""
+        raise NotImplementedError
+
+    def _run_task(self, task: Task, sender: BatchingSender, task_reader: TaskReader, pace: float) -> None:
+        sender.begin_task(task.number, task.first, pace)
+        try:
+            self.put_results(task, sender, task_reader)
+        except (Stopped, ConsumerGone, SenderFailed):
+            raise
+        except (SystemExit, GeneratorExit):  # the worker exits and reports it
+            raise
+        except BaseException as error:  # includes asyncio.CancelledError
+            sender.fail_task(error)
+
+    def put_results(self, task: Task, sender: BatchingSender, task_reader: TaskReader) -> None:
+        """Put the results of the task. An exception ends the task, after the results that were put before."""
+        sender.put_all(sender.recorded(self.results(task, task_reader)))
+
+
+class TaskInput(DataFlow):
+    """The input of a map's node in a worker: yields the datapoints of the current task, whatever index is asked for.
+
+    Args:
+        ds: The input that it replaces. Of it, the worker has the place of the node above in the chain.
+        length: Datapoints per pass of it.
+        begin: Where shards below begin a pass.
+    """
+
+    def __init__(self, ds: DataFlow, length: int | None, begin: int = 0) -> None:
+        self.datapoints: Sequence[Any] = ()
+        self.length = length
+        self._level = ds._df_level + (ds._df_draws or ds._df_joins)
+        self._num_calling = ds._df_num_calling + ds._df_calls
+        self._spread = ds._df_spread(begin)
+        own = () if ds._df_own_rank is None else (ds._df_own_rank,)
+        self._shard_ranks = (*ds._df_shard_ranks, *own)
+
+    @property
+    def _df_level(self) -> int:
+        return self._level
+
+    @property
+    def _df_num_calling(self) -> int:
+        return self._num_calling
+
+    @property
+    def _df_shard_ranks(self) -> tuple[int, ...]:
+        return self._shard_ranks
+
+    def _df_spread(self, begin: int) -> Spread:
+        return self._spread
+
+    def __len__(self) -> int:
+        return super().__len__() if self.length is None else self.length
+
+    @property
+    def _df_indexed(self) -> bool:
+        return True
+
+    def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        for _ in blocks:
+            yield from self.datapoints
+
+
+@dataclass
+class Apply(_Tasks):
+    """Applies a node with one datapoint in, one out, to the datapoints of each task.
+
+    It is the same node that would run without workers, so there is only one definition of what it does.
+
+    Attributes:
+        task_input: The input of `flow`.
+    """
+
+    task_input: TaskInput
+
+    def indexes(self, task: Task) -> NDArray[np.int64]:
+        if task.first >= PAIRED:
+            return np.array([index for index, _ in task.datapoints[task.start : task.stop]], dtype=np.int64)
+        return np.arange(task.first, task.first + len(task.datapoints))[task.start : task.stop]
+
+    def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
+        part = task.datapoints[task.start : task.stop]
+        self.task_input.datapoints = part if task.first < PAIRED else [dp for _, dp in part]
+        return self.flow._df_at([self.indexes(task)], self.stream)
+
+
+@dataclass
+class ApplyAndBatch(Apply):
+    """Applies a node, and sends the results of a task as one batch where possible.
+
+    That is the case if none was dropped and the batch can be split again: if a datapoint was dropped before, the
+    consumer splits the batch to fill up another, so the batch must not change any type.
+    """
+
+    batch_size: int
+
+    def put_results(self, task: Task, sender: BatchingSender, task_reader: TaskReader) -> None:
+        if task.first >= PAIRED:  # read by index
+            super().put_results(task, sender, task_reader)
+            return
+        made: list[Any] = []
+        try:
+            # Keeps what comes before an exception.
+            made.extend(sender.recorded(self.results(task, task_reader)))
+        except BaseException:
+            sender.put_all(made)
+            raise
+        if len(made) == self.batch_size > 1 and stacks_evenly(made):
+            sender.put_all(map(stack, (made,)), Kind.BATCH)  # no variable: its memory may be handed over
+        else:
+            sender.put_all(made)
+
+
+@dataclass
+class Address(_Tasks):
+    """Runs index ranges of a whole flow; a task is a number of indexes, or the indexes themselves.
+
+    Each task is one call of `_df_at`, and none of its state outlives the worker.
+    """
+
+    def indexes(self, task: Task) -> NDArray[np.int64]:
+        (task_range,) = task.datapoints
+        indexes: NDArray[np.int64] = (
+            task_range if isinstance(task_range, np.ndarray) else np.arange(task.first, task.first + int(task_range))
+        )
+        return indexes[task.start : task.stop]
+
+    def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
+        return self.flow._df_at([self.indexes(task)], self.stream)
+
+
+_OF_SUCCESSOR: Final = (
+    "but the worker that made the passes before has died. Use max_restarts with flows whose passes are independent"
+)
+
+
+@dataclass
+class WholePasses(_Tasks):
+    """Runs passes of a flow without random access, one at a time.
+
+    A task is the number of passes before it, and what its stream says about depending on them (`Stream.standalone`).
+    """
+
+    _num_begun: int = field(default=0, init=False)
+
+    def count(self, task: Task) -> int:
+        return 1
+
+    def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
+        ((num_before, standalone),) = task.datapoints
+        if self._num_begun != num_before:
+            standalone = standalone or _OF_SUCCESSOR
+        self._num_begun += 1
+        datapoints = self.flow._df_run_pass(task.first, replace(self.stream, standalone=standalone))
+        while task_reader.is_wanted():
+            try:
+                yield next(datapoints)  # no variable: the receiver may reuse its memory
+            except StopIteration:
+                break
+
+    def put_results(self, task: Task, sender: BatchingSender, task_reader: TaskReader) -> None:
+        super().put_results(task, sender, task_reader)
+        sender.end_pass()  # ignored if the pass is no longer wanted

@@ -1,1 +1,0 @@
-"""Serialisation shared by files and the network: msgpack, with the bytes of arrays beside it."""

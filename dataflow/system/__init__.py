@@ -1,0 +1,1 @@
+"""What the operating system does: processes and threads, descriptors, signals, pickles, URLs."""

@@ -1,0 +1,1 @@
+"""How datapoints go from process to process: channels, codecs, shared memory, msgpack."""

@@ -1,0 +1,228 @@
+"""Channels within one machine without sockets: a queue between threads, or a pipe from each process.
+
+`PipeChannel` corresponds to the inside of a `multiprocessing.Queue`, without its locks and feeder thread: these are not
+crash-safe, because a killed worker could leave a lock taken.
+
+Guarantees:
+
+- Each pipe has one writer: a killed worker cannot tear another's message.
+- The consumer never waits for the rest of a message: it reads the available bytes and reassembles messages itself, so a
+  message torn by a kill is neither delivered nor waited for.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import struct
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from dataflow.system.descriptors import Descriptor, pipe
+from dataflow.transport.messages import ConsumerGone, Message, new_token, pack, unpack
+
+__all__ = ["PipeChannel", "ThreadChannel"]
+
+
+class ThreadChannel:
+    """One queue for all threads, which passes messages unchanged; port, sender and receiver in one."""
+
+    may_arrive_late = False
+
+    def __init__(self) -> None:
+        self._messages: deque[Message] = deque()
+        self._arrived = threading.Event()
+
+    def port(self, worker: int) -> ThreadChannel:
+        return self
+
+    def open_receiver(self) -> ThreadChannel:
+        return self
+
+    def descriptors(self) -> tuple[Descriptor, ...]:
+        return ()
+
+    def close_in_parent(self) -> None:
+        """No-op: both sides share everything."""
+
+    def open(self) -> ThreadChannel:
+        return self
+
+    def send(self, message: Message) -> None:
+        self._messages.append(message)
+        # The receiver clears the event before it looks for messages. So either the event is set here, or the receiver
+        # sees this message.
+        if not self._arrived.is_set():
+            self._arrived.set()
+
+    def receive_nowait(self) -> Message | None:
+        return self._messages.popleft() if self._messages else None
+
+    def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
+        self._arrived.clear()
+        return bool(self._messages) or self._arrived.wait(timeout)
+
+    def port_of_successor(self, worker: int) -> ThreadChannel:
+        return self
+
+    def stop(self) -> None:
+        """No-op: a sending thread never blocks."""
+
+    def close(self, flush: float = 0) -> None:
+        """No-op."""
+
+
+_PREFIX: Final = struct.Struct("<Q")  # bytes of the message that follows
+_SCRATCH_BYTES: Final = 1 << 18
+_PIPE_BYTES: Final = 1 << 20
+
+
+class PipeChannel:
+    """One pipe from each worker."""
+
+    def __init__(self, num_workers: int) -> None:
+        self._token = new_token()
+        self._pipes = [_wide_pipe() for _ in range(num_workers)]
+
+    def port(self, worker: int) -> _PipeSender:
+        return _PipeSender(self._token, self._pipes[worker][1])
+
+    def open_receiver(self) -> _PipeReceiver:
+        return _PipeReceiver(self._token, [read for read, _ in self._pipes])
+
+    def close(self) -> None:
+        for ends in self._pipes:
+            for end in ends:
+                end.close()
+
+
+def _wide_pipe() -> tuple[Descriptor, Descriptor]:
+    """Create a pipe that holds several whole messages, where the system allows it.
+
+    The worker can then continue while the consumer does not read.
+    """
+    read, write = pipe()
+    if sys.platform == "linux":
+        import fcntl
+
+        with suppress(OSError):  # the user's limit for such pipes is used up: keep the default size
+            fcntl.fcntl(write.fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    return read, write
+
+
+class _PipeSender:
+    """A worker's end, port and sender in one."""
+
+    def __init__(self, token: bytes, end: Descriptor) -> None:
+        self._token = token
+        self._end = end
+
+    def descriptors(self) -> tuple[Descriptor, ...]:
+        return (self._end,)
+
+    def open(self) -> _PipeSender:
+        return self
+
+    def close_in_parent(self) -> None:
+        self._end.close()
+
+    def send(self, message: Message) -> None:
+        buffers = pack(self._token, message)
+        rest = [memoryview(data) for data in (_PREFIX.pack(sum(map(len, buffers))), *buffers)]
+        try:
+            while rest:
+                written = os.writev(self._end.fd, rest[:64])
+                while rest and written >= rest[0].nbytes:
+                    written -= rest.pop(0).nbytes
+                if rest:
+                    rest[0] = rest[0][written:]
+        except BrokenPipeError as error:
+            raise ConsumerGone from error
+
+    def close(self, flush: float) -> None:
+        self._end.close()  # bytes already written stay readable
+
+
+class _PipeReceiver:
+    may_arrive_late = False  # what a process has written is in the pipe
+
+    def __init__(self, token: bytes, ends: list[Descriptor]) -> None:
+        self._token = token
+        self._ends = ends
+        self._inbox: deque[Message] = deque()
+        self._partial: dict[int, bytearray] = {}  # by descriptor: bytes of incomplete messages
+        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._poll = select.poll()  # descriptors with data to read
+        for end in ends:
+            self._add(end.fd)
+
+    def _add(self, fd: int) -> None:
+        self._partial[fd] = bytearray()
+        os.set_blocking(fd, False)
+        self._poll.register(fd, select.POLLIN)
+
+    def receive_nowait(self) -> Message | None:
+        if not self._inbox:
+            for fd, _ in self._poll.poll(0):
+                if fd in self._partial:
+                    self._read(fd)
+                else:  # an interrupt has left it from `wait`
+                    self._poll.unregister(fd)
+        return self._inbox.popleft() if self._inbox else None
+
+    def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
+        try:
+            for fd in watched:
+                self._poll.register(fd, select.POLLIN)
+            return bool(self._inbox) or any(fd in self._partial for fd, _ in self._poll.poll(math.ceil(timeout * 1000)))
+        finally:
+            for fd in watched:
+                with suppress(KeyError):  # an interrupt may have come before it was registered
+                    self._poll.unregister(fd)
+
+    def _read(self, fd: int) -> None:
+        """Read the available bytes once, and put complete messages into the inbox."""
+        got = os.readv(fd, [self._scratch])
+        if not got:
+            self._poll.unregister(fd)
+            del self._partial[fd]
+            return
+        data = self._partial[fd]
+        data += self._scratch[:got]
+        start = 0
+        while len(data) - start >= _PREFIX.size:
+            (nbytes,) = _PREFIX.unpack_from(data, start)
+            begin, end = start + _PREFIX.size, start + _PREFIX.size + nbytes
+            if len(data) < end:
+                break
+            message = unpack(self._token, len(self._ends), memoryview(data[begin:end]))
+            if message is not None:
+                self._inbox.append(message)
+            start = end
+        del data[:start]
+
+    def port_of_successor(self, worker: int) -> _PipeSender:
+        old = self._ends[worker]
+        if self._partial.pop(old.fd, None) is not None:  # end of file was not read yet
+            self._poll.unregister(old.fd)
+        old.close()
+        read, write = _wide_pipe()
+        self._ends[worker] = read
+        self._add(read.fd)
+        return _PipeSender(self._token, write)
+
+    def stop(self) -> None:
+        self._inbox.clear()
+        self._partial.clear()
+        # The old descriptor numbers may be reused by other files, so a later call must not read from them.
+        self._poll = select.poll()
+        for end in self._ends:
+            end.close()
+
+    def close(self) -> None:
+        self.stop()

@@ -1,1 +1,0 @@
-"""Workers: processes and threads that are started, supervised and stopped."""

@@ -1,0 +1,219 @@
+"""The profiler: costs of nodes, and predicted speeds, which are a pure function of these costs."""
+
+import time
+
+import pytest
+
+import dataflow
+from dataflow import (
+    BatchData,
+    CacheData,
+    DataFlow,
+    DataFromGenerator,
+    DataFromList,
+    JoinData,
+    MapData,
+    MultiProcessMapData,
+    MultiProcessRunnerZMQ,
+    MultiThreadRunner,
+    ProxyDataFlow,
+)
+from dataflow.observe.profiling import Costs, Transfer, predict, profile
+
+SHORT = 0.08  # seconds
+
+
+def numbers(n=40):
+    return DataFromList([[k] for k in range(n)], shuffle=False)
+
+
+def heavy(dp):
+    sum(range(50_000))
+    return dp
+
+
+def light(dp):
+    return dp
+
+
+def waits(dp):
+    time.sleep(0.002)
+    return dp
+
+
+# -- prediction --------------------------------------------------------------------------------------------------------
+
+
+def busy(seconds, **more):
+    """A flow that computes in Python."""
+    return Costs(seconds, seconds, seconds, **more)
+
+
+def test_processes_scale_with_the_cores_and_threads_do_not():
+    costs = busy(1e-2)
+    assert predict(costs, 4, 4, "process") == pytest.approx(400, rel=0.1)
+    assert predict(costs, 4, 8, "process") == pytest.approx(400, rel=0.05)
+    assert predict(costs, 4, 4, "thread") == pytest.approx(100, rel=0.05)
+
+
+def test_threads_scale_if_the_work_releases_the_lock():
+    assert predict(Costs(1e-2, 1e-2, 1e-3), 4, 4, "thread") == pytest.approx(400, rel=0.05)
+
+
+def test_work_that_waits_needs_more_workers_than_cores():
+    costs = Costs(1e-2, 1e-4, 1e-4)
+    for backend in ("process", "thread"):
+        assert predict(costs, 2, 32, backend) == pytest.approx(3200, rel=0.1)
+
+
+def test_work_that_costs_more_in_several_threads_is_predicted_slower_there_only():
+    costs = Costs(1e-2, 1e-2, 1e-3, thread_cpu=2e-2)
+    assert predict(costs, 4, 4, "thread") == pytest.approx(200, rel=0.05)
+    assert predict(costs, 4, 4, "process") == pytest.approx(400, rel=0.05)
+
+
+def test_messages_cost_most_where_each_datapoint_is_one():
+    for backend, most in (("process", 1 / 130e-6), ("thread", 1 / 20e-6)):
+        assert predict(Costs(5e-3, 1e-5, 1e-5), 2, 1000, backend) < most
+    many = Costs(1e-6, 1e-6, 1e-6)  # hundreds of these are in a message
+    assert predict(many, 2, 1, "process") > 400_000
+
+
+def test_what_stays_in_the_consumer_and_what_is_sent_limits_the_speed():
+    assert predict(busy(1e-2, consumer=5e-3), 64, 64, "process") == pytest.approx(200, rel=0.05)
+    assert predict(busy(1e-3, transfer=Transfer(1e-3, 1e-2)), 64, 64, "process") == pytest.approx(100, rel=0.05)
+
+
+def test_more_workers_are_never_predicted_to_be_slower():
+    for costs in (busy(1e-3), Costs(1e-2, 1e-4, 1e-4), busy(1e-6, consumer=1e-6)):
+        for backend in ("process", "thread"):
+            rates = [predict(costs, 8, n, backend) for n in range(1, 33)]
+            assert rates == sorted(rates)
+
+
+# -- measurement -------------------------------------------------------------------------------------------------------
+
+
+def test_the_costs_of_nodes_are_told_apart():
+    df = BatchData(MapData(MapData(numbers(), heavy), light), 4)
+    measured = profile(df, SHORT)
+    names = [node.node.partition("(")[0] for node in measured.nodes]
+    assert names == ["BatchData", "MapData", "MapData", "DataFromList"]
+    costs = {node.node: node for node in measured.nodes}
+    assert costs["MapData(func=heavy)"].share > 0.9
+    assert costs["MapData(func=light)"].share < 0.1
+    assert sum(node.share for node in measured.nodes) == pytest.approx(1)
+    assert sum(node.seconds for node in measured.nodes) == pytest.approx(measured.seconds_per_datapoint)
+    assert costs["MapData(func=heavy)"].count == pytest.approx(4, abs=0.5)
+    assert costs["MapData(func=heavy)"].nbytes == 8
+    assert measured.datapoints > 0
+    for text in ("MapData(func=heavy)", "predicted datapoints/s", "processes", "threads"):
+        assert text in str(measured)
+
+
+def test_a_flow_that_waits_gets_many_workers():
+    measured = profile(MapData(numbers(), waits), 0.2)
+    assert measured.waiting > 0.3
+    assert measured.recommended.num_workers >= 8
+    assert {p.backend for p in measured.predictions} == {"process", "thread"}
+    assert measured.recommended.kind == "runner"
+    assert ('backend="thread"' in measured.recommended.code) == (measured.recommended.backend == "thread")
+
+
+def test_workers_are_advised_against_only_if_none_of_the_predictions_is_faster():
+    measured = profile(numbers(), SHORT)
+    assert measured.recommended.kind == "none"
+    best = max(p.datapoints_per_second for p in measured.predictions) * measured.seconds_per_datapoint
+    assert f"{best:.2f} times the speed without workers is predicted" in str(measured)
+    assert best < 1.1
+
+
+@pytest.mark.parametrize("rate", [1.09, 1.11, 1.14, 1.28])
+def test_what_is_predicted_and_what_is_recommended_agree(rate, monkeypatch):
+    """The recommended number need not be the fastest: almost the best is enough."""
+    fewest = 0.96 * rate
+
+    def made_up(costs, cores, num_workers, backend):
+        return (rate if num_workers > 1 else fewest) / costs.worker
+
+    monkeypatch.setattr("dataflow.observe.profiling.predict", made_up)
+    monkeypatch.setattr("dataflow.observe.profiling.available_cores", lambda: 2)
+    measured = profile(numbers(), SHORT)
+    assert (measured.recommended.kind == "none") == (rate < 1.1)
+
+
+def test_the_time_that_other_programs_take_does_not_count(monkeypatch):
+    monkeypatch.setattr("dataflow.observe.profiling._delayed", lambda: time.perf_counter() / 2)
+    measured = profile(MapData(numbers(), waits), 0.2)
+    assert 1e-3 <= measured.seconds_per_datapoint < 1.8e-3  # of 2 ms
+    assert measured.thread_speedup > 1.5
+
+
+def test_what_cannot_be_addressed_gets_a_parallel_map():
+    df = MapData(DataFromGenerator(lambda: ([k] for k in range(40))), waits)
+    best = profile(df, 0.2).recommended
+    assert (best.kind, best.node) == ("map", "MapData(func=waits)")
+    assert best.code.startswith(best.runner)
+
+
+def test_runners_in_the_chain_start_no_worker(monkeypatch):
+    def start(*args):
+        raise AssertionError("a worker was started")
+
+    monkeypatch.setattr("dataflow.runners.worker_node.WorkerNode._df_start", start)
+    for df in (
+        MultiProcessRunnerZMQ(MapData(numbers(), heavy), 2),
+        MultiProcessMapData(numbers(), 2, heavy),
+        MultiThreadRunner(numbers, 10, 2, strict=True),
+    ):
+        text = repr(df)
+        assert profile(BatchData(df, 2), SHORT).datapoints > 0
+        assert repr(df) == text
+
+
+def test_the_flow_itself_counts_no_pass_and_keeps_its_data():
+    class Own(ProxyDataFlow):
+        def __iter__(self):
+            for dp in self.ds:
+                yield [dp[0] + 1]
+
+    below = DataFromList([[k] for k in range(10)], seed=3)
+    df = CacheData(JoinData([Own(below), below]), shuffle=True, seed=4)
+    expected = list(CacheData(JoinData([Own(below), below]), shuffle=True, seed=4))
+    assert profile(df, SHORT).datapoints > 0
+    assert list(df) == expected
+    assert "_df_run_pass" not in vars(df) | vars(below)
+
+
+def test_a_users_node_and_a_node_in_two_places_are_measured():
+    class Own(DataFlow):
+        def __iter__(self):
+            yield from ([heavy(k)] for k in range(20))
+
+    own = Own()
+    measured = profile(JoinData([own, MapData(own, light)]), SHORT)
+    assert measured.nodes[1].node == "Own()"
+    assert measured.nodes[1].share > 0.9
+
+
+def test_an_error_of_the_flow_arrives():
+    def fails(dp):
+        raise KeyError("missing")
+
+    with pytest.raises(KeyError, match="missing"):
+        profile(MapData(numbers(), fails), SHORT)
+
+
+@pytest.mark.parametrize(("df", "seconds", "error"), [(3, 1, TypeError), (None, 0, ValueError), (None, "1", TypeError)])
+def test_wrong_arguments_are_named(df, seconds, error):
+    with pytest.raises(error, match="profile"):
+        profile(df or numbers(), seconds)
+
+
+def test_an_empty_flow_cannot_be_measured():
+    with pytest.raises(ValueError, match="is empty"):
+        profile(DataFromList([]), SHORT)
+
+
+def test_it_is_a_public_name():
+    assert dataflow.profile is profile

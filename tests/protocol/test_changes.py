@@ -1,0 +1,435 @@
+"""A flow that changes after its workers have started: the next pass is one of the new flow."""
+
+import functools
+import gc
+import json
+import logging
+import types
+import weakref
+
+import numpy as np
+import pytest
+
+from dataflow import (
+    BatchData,
+    DataFlow,
+    DataFromGenerator,
+    DataFromList,
+    MapData,
+    MixData,
+    MultiProcessMapData,
+    MultiProcessRunner,
+    MultiProcessRunnerZMQ,
+    MultiThreadMapData,
+    MultiThreadRunner,
+    NotAddressable,
+    NotPicklable,
+    ParallelData,
+)
+from dataflow.protocol.state import state_of
+
+RUNNERS = {
+    "process": lambda ds: ParallelData(ds, 2),
+    "spawn": lambda ds: ParallelData(ds, 2, context="spawn"),
+    "one": lambda ds: ParallelData(ds, 1),
+    "pipes": lambda ds: MultiProcessRunner(ds, 10, 2, strict=True),
+    "default": lambda ds: MultiProcessRunnerZMQ(ds, 1),
+    "thread": lambda ds: ParallelData(ds, 2, backend="thread"),
+    "no workers": lambda ds: ParallelData(ds, 0),
+}
+every_runner = pytest.mark.parametrize("make", RUNNERS.values(), ids=RUNNERS)
+FACTOR = 1
+
+
+class Scale:
+    """A callable object."""
+
+    factor = 1
+
+    def __call__(self, dp):
+        return [dp[0] * self.factor]
+
+
+class Numbers(DataFlow):
+    """A user's own node."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        return ([k] for k in range(self.n))
+
+    def __len__(self):
+        return self.n
+
+
+def by_global(dp):
+    return [dp[0] * FACTOR]
+
+
+def by_argument(dp, factor):
+    return [dp[0] * factor]
+
+
+def source(n, first=0):
+    return DataFromList([[k] for k in range(first, first + n)], shuffle=False)
+
+
+def numbers(df):
+    return [np.ravel(dp[0]).tolist() for dp in df]
+
+
+@every_runner
+def test_a_list_that_has_grown(make):
+    data = [[k] for k in range(6)]
+    with make(BatchData(DataFromList(data, shuffle=False), 2, remainder=True)) as df:
+        assert numbers(df) == [[0, 1], [2, 3], [4, 5]]
+        data += [[100], [101], [102]]
+        for _ in range(2):
+            assert numbers(df) == [[0, 1], [2, 3], [4, 5], [100, 101], [102]]
+        del data[1:]
+        assert numbers(df) == [[0]]
+
+
+@every_runner
+def test_another_input_and_another_parameter(make):
+    batches = BatchData(source(4), 2)
+    with make(batches) as df:
+        assert numbers(df) == [[0, 1], [2, 3]]
+        batches.batch_size = 4
+        assert numbers(df) == [[0, 1, 2, 3]]
+        batches.ds = source(8)
+        assert numbers(df) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        df.ds = source(2, first=50)
+        assert numbers(df) == [[50], [51]]
+
+
+@pytest.mark.parametrize("make", [RUNNERS["process"], RUNNERS["spawn"], RUNNERS["thread"]])
+def test_attributes_of_functions_and_of_their_objects(make):
+    scale = Scale()
+    with make(MapData(source(2), functools.partial(Scale.__call__, scale))) as df:
+        assert numbers(df) == [[0], [1]]
+        scale.factor = 3
+        assert numbers(df) == [[0], [3]]
+
+
+def test_attributes_of_a_class_closures_and_globals(monkeypatch):
+    factor = 1
+
+    class Own(Scale):
+        pass
+
+    def by_closure(dp):
+        return [dp[0] * factor]
+
+    for func in (Own(), by_closure, by_global):
+        with ParallelData(MapData(source(2), func), 2, context="fork") as df:
+            assert numbers(df) == [[0], [1]]
+            factor = 5
+            Own.factor = 5
+            monkeypatch.setattr(f"{__name__}.FACTOR", 5)
+            assert numbers(df) == [[0], [5]]
+        factor = Own.factor = 1
+        monkeypatch.undo()
+
+
+class ByMethod:
+    """A callable object whose methods read a global variable."""
+
+    def __call__(self, dp):
+        return [dp[0] * self.factor]
+
+    @property
+    def factor(self):
+        return self.of_helper()
+
+    @staticmethod
+    def of_helper():
+        return FACTOR
+
+
+class DerivedFromIt(ByMethod):
+    pass
+
+
+class ReadsGlobal(DataFlow):
+    """A user's own node whose loop reads a global variable."""
+
+    def __iter__(self):
+        return ([k * FACTOR] for k in range(2))
+
+    def __len__(self):
+        return 2
+
+
+class ScalesItself(MapData):
+    """A user's own map whose function is a method."""
+
+    def __init__(self, ds):
+        super().__init__(ds, self.scaled)
+
+    def scaled(self, dp):
+        return by_global(dp)
+
+
+READERS = {
+    "function": lambda: MapData(source(2), by_global),
+    "object": lambda: MapData(source(2), ByMethod()),
+    "derived": lambda: MapData(source(2), DerivedFromIt()),
+    "method": lambda: MapData(source(2), ByMethod().__call__),
+    "partial": lambda: MapData(source(2), functools.partial(ByMethod.__call__, ByMethod())),
+    "node": ReadsGlobal,
+    "own map": lambda: ScalesItself(source(2)),
+}
+AROUND = {
+    "runner": lambda ds, method: ParallelData(ds, 1, context=method),
+    "default": lambda ds, method: MultiProcessRunnerZMQ(ds, 1, context=method),
+    "map": lambda ds, method: MultiProcessMapData(ds.ds, 1, ds.func, strict=True, context=method),
+}
+
+
+@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
+@pytest.mark.parametrize("make", READERS.values(), ids=READERS)
+def test_a_global_variable_that_any_code_of_the_user_reads(make, around, monkeypatch):
+    ds = make()
+    if around is AROUND["map"] and isinstance(ds, ReadsGlobal):
+        pytest.skip("it has no function")
+    with around(ds, "fork") as df:
+        assert numbers(df) == [[0], [1]]
+        monkeypatch.setattr(f"{__name__}.FACTOR", 5)
+        assert numbers(df) == [[0], [5]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("around", [AROUND["runner"], AROUND["map"]], ids=["runner", "map"])
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("make", [READERS["object"], READERS["node"]], ids=["object", "node"])
+def test_a_global_variable_of_methods_that_the_workers_do_not_get_is_named(make, around, method, monkeypatch):
+    ds = make()
+    if around is AROUND["map"] and isinstance(ds, ReadsGlobal):
+        pytest.skip("it has no function")
+    with around(ds, method) as df:
+        assert numbers(df) == [[0], [1]]
+        monkeypatch.setattr(f"{__name__}.FACTOR", 5)
+        with pytest.raises(NotPicklable, match=r"(of_helper|__iter__).* reads the global variable FACTOR of .*is 5"):
+            list(df)
+
+
+class Slotted:
+    """A callable object without a dict."""
+
+    __slots__ = ("factor",)
+
+    def __init__(self):
+        self.factor = 1
+
+    def __call__(self, dp):
+        return [dp[0] * self.factor]
+
+
+SETTINGS = {"factor": 1}
+SLOTTED = Slotted()
+CONFIG = types.ModuleType("config_of_changes")
+
+
+def of_a_dict(dp):
+    return [dp[0] * SETTINGS["factor"]]
+
+
+def of_an_object(dp):
+    return SLOTTED(dp)
+
+
+def of_a_module(dp):
+    return [dp[0] * CONFIG.factor]
+
+
+def of_a_class(dp):
+    return ByMethod()(dp)
+
+
+class Holds(MapData):
+    """A user's own map, whose function is used by other maps, too."""
+
+    def __init__(self):
+        super().__init__(source(2), self.scaled)
+        self.factor = 1
+
+    def scaled(self, dp):
+        return [dp[0] * self.factor]
+
+
+HOLDS = Holds()
+
+
+@pytest.mark.parametrize(
+    ("func", "change"),
+    [
+        (of_a_dict, lambda patch: patch.setitem(SETTINGS, "factor", 5)),
+        (of_an_object, lambda patch: patch.setattr(SLOTTED, "factor", 5)),
+        (of_a_module, lambda patch: patch.setattr(CONFIG, "factor", 5)),
+        (of_a_class, lambda patch: patch.setattr(f"{__name__}.FACTOR", 5)),
+        (of_a_class, lambda patch: patch.setattr(ByMethod, "factor", 5)),
+        (HOLDS.scaled, lambda patch: patch.setattr(HOLDS, "factor", 5)),
+    ],
+    ids=["dict", "slots", "module", "class", "its attribute", "method of a node"],
+)
+def test_what_global_variables_refer_to(func, change, monkeypatch):
+    CONFIG.factor = 1
+    with MultiProcessMapData(source(2), 1, func, strict=True, context="fork") as df:
+        assert numbers(df) == [[0], [1]]
+        change(monkeypatch)
+        assert numbers(df) == [[0], [5]]
+
+
+def test_logging_does_not_start_workers_again():
+    logger = logging.getLogger(__name__)
+
+    def func(dp):
+        logger.debug("never shown")
+        return dp
+
+    with MultiProcessMapData(source(2), 1, func, strict=True) as df:
+        list(df)
+        before = state_of(df).resource
+        func([0])  # the logger remembers that it is not enabled
+        list(df)
+        assert state_of(df).resource is before
+
+
+def counting(dp):
+    global COUNT  # noqa: PLW0603
+    COUNT += 1
+    return dp
+
+
+COUNT = 0
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_global_variable_that_the_workers_do_not_get_is_named(method, monkeypatch):
+    with ParallelData(MapData(source(2), by_global), 1, context=method) as df:
+        assert numbers(df) == [[0], [1]]
+        monkeypatch.setattr(f"{__name__}.FACTOR", 5)
+        text = r"the global variable FACTOR of .*test_changes, which is 5 in the consumer, but 1 in the.*factor=FACTOR"
+        with pytest.raises(NotPicklable, match=text):
+            list(df)
+    with ParallelData(MapData(source(2), functools.partial(by_argument, factor=5)), 1, context=method) as df:
+        assert numbers(df) == [[0], [5]]
+
+
+PARSE = json.JSONDecoder(parse_float=float).decode
+
+
+def parsed(dp):
+    return [PARSE(str(dp[0]))]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_global_variable_that_cannot_be_sent_is_not(method):
+    with ParallelData(MapData(source(2), parsed), 1, context=method) as df:
+        assert numbers(df) == [[0], [1]]
+
+
+@pytest.mark.slow
+def test_a_global_variable_that_the_function_itself_assigns_may_differ(monkeypatch):
+    monkeypatch.setattr(f"{__name__}.COUNT", 5)
+    with ParallelData(MapData(source(2), counting), 1, context="spawn") as df:
+        assert numbers(df) == [[0], [1]]
+
+
+@pytest.mark.parametrize("kind", [MultiProcessMapData, MultiThreadMapData])
+def test_a_map_whose_function_or_source_has_changed(kind):
+    scale, data = Scale(), [[k] for k in range(3)]
+    with kind(DataFromList(data, shuffle=False), 2, scale, strict=True) as df:
+        assert numbers(df) == [[0], [1], [2]]
+        scale.factor = 2
+        assert numbers(df) == [[0], [2], [4]]
+        df.func = lambda dp: [-dp[0]]
+        data.append([3])
+        assert numbers(df) == [[0], [-1], [-2], [-3]]
+
+
+@pytest.mark.parametrize("make", [RUNNERS["one"], lambda ds: ParallelData(ds, 1, backend="thread")])
+def test_an_attribute_of_a_users_own_node(make):
+    own = Numbers(3)
+    with make(own) as df:
+        assert numbers(df) == [[0], [1], [2]]
+        own.n = 1
+        assert numbers(df) == [[0]]
+
+
+def test_weights_of_a_mixture():
+    mix = MixData([source(10), source(10, first=50)], [1, 0])
+    with ParallelData(mix, 2) as df:
+        assert df[:2] == [[0], [1]]
+        mix.weights = [0, 1]
+        assert df[:2] == [[50], [51]]
+        steps = iter(df)
+        assert [next(steps), next(steps)] == [[50], [51]]
+
+
+def test_a_node_above_reads_the_changed_flow():
+    data = [[k] for k in range(600)]
+    with ParallelData(DataFromList(data, shuffle=False), 2) as df:
+        above = BatchData(df, 300)
+        assert [batch[0][-1] for batch in above] == [299, 599]
+        data += [[k] for k in range(600, 900)]
+        assert [batch[0][-1] for batch in above] == [299, 599, 899]
+
+
+def test_an_unchanged_flow_keeps_its_workers():
+    func = Scale()
+    with ParallelData(MapData(source(4), func), 2) as df:
+        list(df)
+        before = state_of(df).resource
+        for _ in range(3):
+            list(df)
+        assert state_of(df).resource is before
+
+
+@pytest.mark.parametrize("name", ["timeout", "max_restarts", "strict", "num_workers", "worker_init"])
+def test_an_option_cannot_be_changed(name):
+    df = ParallelData(source(4), 1)
+    with pytest.raises(AttributeError, match=f"{name} of ParallelData cannot be changed"):
+        setattr(df, name, 5)
+    assert list(MapData(ParallelData(source(2), 0), list)) == [[0], [1]]
+
+
+@pytest.mark.parametrize("make", [lambda ds: ParallelData(ds, 1), lambda ds: MultiProcessMapData(ds, 1, list)])
+def test_what_is_remembered_of_a_flow_does_not_keep_it_alive(make):
+    df = make(source(4))
+    next(iter(df))
+    engine, gone = state_of(df).resource, weakref.ref(df)
+    gc.disable()
+    try:
+        del df
+        assert gone() is None and engine.session.closed
+    finally:
+        gc.enable()
+
+
+def test_a_failed_flow_stays_failed_even_if_it_changes():
+    batches = BatchData(MapData(source(4), lambda dp: 1 / 0), 2)
+    with ParallelData(batches, 2) as df:
+        with pytest.raises(ZeroDivisionError):
+            list(df)
+        batches.batch_size = 4
+        with pytest.raises(Exception, match="failed before"):
+            list(df)
+
+
+def test_a_flow_that_can_no_longer_be_shared_is_refused():
+    with ParallelData(source(4), 2) as df:
+        list(df)
+        df.ds = DataFromGenerator(lambda: [[1]])
+        with pytest.raises(NotAddressable, match="DataFromGenerator cannot be addressed"):
+            list(df)
+
+
+def test_assigning_ds_does_not_reach_the_flows_of_several_threads():
+    with MultiThreadRunner(lambda: source(3), 2, 2, strict=True) as df:
+        assert len(list(df)) == 3
+        df.ds = source(5)
+        with pytest.raises(ValueError, match="flows that get_df has made"):
+            list(df)

@@ -1,0 +1,63 @@
+"""Reports of failed items: records that can be sent, and reporters."""
+
+import pickle
+
+from dataflow.protocol.failures import Failure, FailureReporter, Report, failure_of, failure_reporter, reporting_to
+
+
+def raised(error):
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+def test_a_record_says_which_item_failed_and_how_and_travels():
+    failure = failure_of("MapData(decode)", 17, 2, raised(ValueError("no image")))
+    assert str(failure) == "MapData(decode): datapoint 17 of pass 2: ValueError: no image"
+    assert "in raised" in failure.traceback
+    assert pickle.loads(pickle.dumps(failure)) == failure
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise OSError
+
+
+def test_an_error_that_cannot_be_told_is_recorded_by_its_type():
+    failure = failure_of("MapData(f)", 0, 0, raised(Mute()))
+    assert failure.kind.endswith("test_failures.Mute")
+    assert failure.text == "<str() of it raises OSError>"
+
+
+def test_a_record_names_the_workers_from_the_outermost():
+    failure = Failure("MapData(f)", 3, 0, "KeyError", "'a'", "", ((1, 2), (0, 4)))
+    assert str(failure) == "MapData(f): datapoint 3 of pass 0, worker 1 of 2, worker 0 of 4: KeyError: 'a'"
+
+
+def test_only_the_code_of_a_worker_is_told_something():
+    reporter = FailureReporter(3, (), lambda report: None)
+    assert failure_reporter() is None
+    with reporting_to(reporter):
+        assert failure_reporter() is reporter
+        with reporting_to(None):
+            assert failure_reporter() is None
+    assert failure_reporter() is None
+
+
+def test_a_teller_adds_the_worker_and_leaves_that_of_one_further_in():
+    reports: list[Report] = []
+    reporter = FailureReporter(1, ((1, 2),), reports.append)
+    for path in ((), ((1, 2), (3, 4))):
+        reporter.report_skipped(Failure("n", 0, 0, "k", "t", "", path), ValueError(), judged=False)
+    assert [report.failure.path for report in reports] == [((1, 2),), ((1, 2), (3, 4))]
+
+
+def test_items_that_go_through_several_nodes_are_seen_once():
+    reports: list[Report] = []
+    reporter = FailureReporter(0.5, (), reports.append)
+    for below, above in ((120, 100), (200, 190)):
+        reporter.record_seen("below", below)
+        reporter.record_seen("above", above)
+        reporter.report_seen()
+    assert [report.seen for report in reports] == [120, 80]

@@ -1,0 +1,497 @@
+"""Wrong arguments: every public class refuses them in its constructor, and names the parameter and the cure."""
+
+import functools
+import inspect
+import multiprocessing
+import queue
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import dataflow
+from dataflow import (
+    AsyncMapData,
+    BackgroundData,
+    BackgroundProc,
+    BatchData,
+    CacheData,
+    ConcatData,
+    DataFlow,
+    DataFromGenerator,
+    DataFromIterable,
+    DataFromList,
+    DataFromQueue,
+    FakeData,
+    FetchData,
+    FilterData,
+    FixedSizeData,
+    LocallyShuffleData,
+    MapData,
+    MapDataComponent,
+    MultiProcessMapAndBatchData,
+    MultiProcessMapData,
+    MultiProcessMapDataComponentSharedArray,
+    MultiProcessRunner,
+    MultiProcessRunnerZMQ,
+    MultiThreadMapData,
+    MultiThreadRunner,
+    ParallelData,
+    RandomMapData,
+    RandomMixData,
+    RayMapData,
+    RayRunner,
+    RemoteDataZMQ,
+    RepeatedData,
+    RepeatedDataPoint,
+    ShardData,
+    SharedQ,
+    ShuffleData,
+    TableData,
+)
+from dataflow.protocol import parameters as checks
+from dataflow.runners.worker_node import WorkerNode
+
+
+def numbers(n=8):
+    return DataFromList([[k, k] for k in range(n)], shuffle=False)
+
+
+def same(dp):
+    return dp
+
+
+async def same_later(dp):
+    return dp
+
+
+def target():
+    return np.zeros(2, np.int16)
+
+
+MADE = {  # every class with what it needs
+    AsyncMapData: lambda: {"ds": numbers(), "func": same_later},
+    BackgroundData: lambda: {"target": target},
+    BackgroundProc: lambda: {"target": target, "dtypes": ["i2"], "shapes": [(2,)], "n_proc": 0},
+    BatchData: lambda: {"ds": numbers(), "batch_size": 2},
+    CacheData: lambda: {"ds": numbers()},
+    DataFromList: lambda: {"lst": [[1]]},
+    DataFromQueue: lambda: {"queue": queue.Queue()},
+    FakeData: lambda: {"shapes": [(2,)]},
+    FetchData: lambda: {"ds": numbers()},
+    FilterData: lambda: {"ds": numbers(), "predicate": same},
+    FixedSizeData: lambda: {"ds": numbers(), "size": 2},
+    LocallyShuffleData: lambda: {"ds": numbers(), "buffer_size": 2},
+    MapData: lambda: {"ds": numbers(), "func": same},
+    MapDataComponent: lambda: {"ds": numbers(), "func": same},
+    MultiProcessMapAndBatchData: lambda: {"ds": numbers(), "num_proc": 2, "map_func": same, "batch_size": 2},
+    MultiProcessMapData: lambda: {"ds": numbers(), "num_proc": 2, "map_func": same},
+    MultiProcessMapDataComponentSharedArray: lambda: {
+        "ds": numbers(),
+        "nr_proc": 2,
+        "map_func": same,
+        "output_shape": (2,),
+        "output_dtype": "f4",
+    },
+    MultiProcessRunner: lambda: {"ds": numbers(), "num_prefetch": 2, "num_proc": 2},
+    MultiProcessRunnerZMQ: lambda: {"ds": numbers(), "num_proc": 2},
+    MultiThreadMapData: lambda: {"ds": numbers(), "num_thread": 2, "map_func": same},
+    MultiThreadRunner: lambda: {"get_df": numbers, "num_prefetch": 2, "num_thread": 2},
+    ParallelData: lambda: {"ds": numbers()},
+    RandomMapData: lambda: {"ds": numbers(), "func": same},
+    RandomMixData: lambda: {"df_lists": [numbers()]},
+    RayMapData: lambda: {"ds": numbers(), "num_proc": 2, "map_func": same},
+    RayRunner: lambda: {"ds": numbers(), "num_proc": 2},
+    RemoteDataZMQ: lambda: {"addr1": "tcp://127.0.0.1:*"},
+    RepeatedData: lambda: {"ds": numbers(), "num": 2},
+    RepeatedDataPoint: lambda: {"ds": numbers(), "num": 2},
+    ShardData: lambda: {"ds": numbers(), "rank": 0, "world_size": 2},
+    SharedQ: dict,
+    ShuffleData: lambda: {"ds": numbers()},
+}
+
+NO_NUMBERS = (2.5, float("nan"), float("inf"), True, np.True_, "many", "4", [2], {}, object(), np.array([1, 2]), same)
+NO_SECONDS = (float("nan"), -1, True, "many", [2], {}, object(), np.array([1, 2]), same)
+NO_FLAGS = ("False", "yes", 2, -1, 0.5, [], {}, object(), np.array([1, 2]), same)
+NO_FUNCTIONS = (1, 2.5, "func", [same], {}, object(), np.zeros(2))
+NO_CONTEXTS = ("spwan", "thread", "", 1, True, ["fork"], multiprocessing, same)
+NO_MAPPINGS = (1, "x", [1], [("a", 1)], {1: 2}, same)
+NO_ARGUMENTS = (4, "abc", {"a": 1}, {1}, np.zeros(2), None)
+
+WRONG = {  # parameter: what it refuses, in every class that has it
+    **dict.fromkeys(("timeout", "item_timeout", "start_timeout", "heartbeat"), NO_SECONDS),
+    **dict.fromkeys(("num_proc", "num_thread", "nr_proc", "n_proc", "max_restarts"), (None, -1, *NO_NUMBERS)),
+    **dict.fromkeys(("num_prefetch", "hwm", "seed"), (-1, *NO_NUMBERS)),
+    **dict.fromkeys(("rank", "world_size"), (-1, *NO_NUMBERS)),
+    "num_concurrent": (None, 0, -1, *NO_NUMBERS),
+    "num_workers": (-1, *NO_NUMBERS),
+    "retries": (None, -1, *NO_NUMBERS),
+    "storage_options": NO_MAPPINGS,
+    "max_bytes": (0, 1000, -1, *NO_NUMBERS),
+    "buffer_size": (0, -1, *NO_NUMBERS),
+    **dict.fromkeys(
+        ("shuffle", "packed", "random", "remainder", "use_list", "keep_state", "strict", "ordered", "with_rng"),
+        NO_FLAGS,
+    ),
+    **dict.fromkeys(("copy", "profile", "reuse", "validate", "bind", "insecure"), NO_FLAGS),
+    **dict.fromkeys(("func", "map_func", "predicate"), (None, *NO_FUNCTIONS)),
+    **dict.fromkeys(("target", "get_df"), (None, *NO_FUNCTIONS)),
+    **dict.fromkeys(("default_target", "worker_init", "setup"), NO_FUNCTIONS),
+    "context": NO_CONTEXTS,
+    **dict.fromkeys(("target_kwargs", "default_kwargs", "actor_options"), NO_MAPPINGS),
+    **dict.fromkeys(("target_args", "default_args"), NO_ARGUMENTS),
+    "curve": (1, ["a"], object()),
+    "address": (1, ["a"], object()),
+    "thread_limit": (0, -1, *NO_NUMBERS[:6]),
+}
+FLOWS = ("ds",)
+NO_FLOWS = (None, [[1]], ((1,),), np.zeros((2, 2)), 1, "x", same, DataFromList, range(3), iter([[1]]))
+
+ELSEWHERE = {(LocallyShuffleData, "buffer_size")}  # tested with the sizes of the other nodes
+
+ACCEPT_NONE = {(MultiProcessRunnerZMQ, "num_proc"), (RayRunner, "num_proc")}  # for one worker
+
+
+def cases():
+    for kind in MADE:
+        for name in inspect.signature(kind).parameters:
+            for wrong in () if (kind, name) in ELSEWHERE else WRONG.get(name, NO_FLOWS if name in FLOWS else ()):
+                if wrong is not None or (kind, name) not in ACCEPT_NONE:
+                    yield kind, name, wrong
+
+
+def refusal(kind, name, wrong):
+    try:
+        kind(**{**MADE[kind](), name: wrong})
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("kind", MADE, ids=lambda kind: kind.__name__)
+def test_a_wrong_argument_is_named_by_the_constructor(kind):
+    bad = []
+    for _, name, wrong in (case for case in cases() if case[0] is kind):
+        said = refusal(kind, name, wrong)
+        # In a message about the input everybody knows what `ds` is: there the cure is what counts.
+        if said is None or not re.search(rf"\b{name}\b", said) or len(said) > 600:
+            bad.append((name, wrong, said))
+    assert not bad
+
+
+def test_the_table_of_wrong_arguments_knows_every_parameter_of_its_kinds():
+    known = {name for _, name, _ in cases()}
+    assert known >= WRONG.keys() and known >= set(FLOWS)
+
+
+@pytest.mark.parametrize("kind", MADE, ids=lambda kind: kind.__name__)
+def test_what_tensorpacks_programs_pass_as_a_flag_or_a_number_is_accepted(kind):
+    given = MADE[kind]()
+    for name in inspect.signature(kind).parameters:
+        if name in {"remainder", "strict", "shuffle", "keep_state"}:
+            given[name] = np.bool_(True)
+        elif name in {"use_list", "random", "with_rng", "profile"}:
+            given[name] = None
+        elif name in {"num_proc", "num_thread", "nr_proc", "num_prefetch", "hwm"} and kind is not RemoteDataZMQ:
+            given[name] = 2.0
+    kind(**given)
+
+
+@pytest.mark.parametrize("kind", [MultiProcessRunnerZMQ, MultiProcessRunner, MultiThreadRunner])
+def test_whole_floats_are_numbers_of_workers(kind):
+    name = "num_thread" if kind is MultiThreadRunner else "num_proc"
+    with kind(**{**MADE[kind](), name: 1.0}) as df:
+        assert df.num_workers == 1 and type(df.num_workers) is int
+        assert list(df) == list(numbers())
+
+
+def test_a_message_says_what_to_pass_instead():
+    with pytest.raises(
+        TypeError, match=r"MultiProcessRunner: num_proc must be an .* got None.* for example num_proc=4"
+    ):
+        MultiProcessRunner(numbers(), 2)
+    with pytest.raises(
+        TypeError,
+        match=r"num_thread must be an integer ≥ 0 \(run in the consumer\), or \"auto\", got 'many'. Give the number of",
+    ):
+        MultiThreadMapData(numbers(), "many", same)
+    with pytest.raises(TypeError, match=r"MultiProcessMapAndBatchDataZMQ: num_proc .* got 2.5"):
+        MultiProcessMapAndBatchData(numbers(), 2.5, same, 2)
+    with pytest.raises(TypeError, match=r"MultiProcessMapDataZMQ\(ds, 4, lambda dp: dp\)"):
+        MultiProcessMapData(numbers(), 4)
+    with pytest.raises(TypeError, match=r"target_args must be a tuple .* a tuple of one is \(4,\)"):
+        BackgroundProc(target, target_args=4)
+    with pytest.raises(TypeError, match=r"shapes=\[\(224, 224, 3\), \(\)\]"):
+        FakeData((224, 224, 3))
+    with pytest.raises(TypeError, match="dtype must be a numpy dtype such as 'float32'"):
+        FakeData([(2,)], dtype="float3")
+    with pytest.raises(TypeError, match="domain is"):
+        FakeData([(2,)], domain=5)
+    with pytest.raises(TypeError, match=r"dataflow\.seed: seed must be an integer ≥ 0, got 'x'"):
+        dataflow.seed("x")
+
+
+# -- start methods -----------------------------------------------------------------------------------------------------
+
+WITH_CONTEXT = [kind for kind in MADE if "context" in inspect.signature(kind).parameters]
+
+
+@pytest.mark.parametrize("kind", WITH_CONTEXT, ids=lambda kind: kind.__name__)
+def test_a_start_method_is_checked_by_the_constructor(kind, monkeypatch):
+    make = functools.partial(kind, **MADE[kind]())
+    with pytest.raises(ValueError, match=r"context='spwan', but there is no such start method.*'spawn'"):
+        make(context="spwan")
+    with pytest.raises(TypeError, match=r'context such as multiprocessing.get_context\("spawn"\)'):
+        make(context=multiprocessing)
+    for good in (None, "fork", "spawn", "forkserver", multiprocessing.get_context("spawn")):
+        make(context=good)
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+    make(context="spawn")
+    with pytest.raises(ValueError, match="context='fork', but this platform lacks it; choose from 'spawn'"):
+        make(context="fork")
+
+
+def test_the_default_start_method_is_not_fixed_by_a_constructor(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("the default was looked up")
+
+    monkeypatch.setattr(multiprocessing, "get_context", refuse)
+    assert checks.start_method("Owner", None) is None
+    MultiProcessRunnerZMQ(numbers(), 2)
+
+
+# -- keywords ----------------------------------------------------------------------------------------------------------
+
+KEYWORDS = [
+    (AsyncMapData, "map_func", "func"),
+    (MultiProcessRunner, "nr_prefetch", "num_prefetch"),
+    (MultiProcessRunner, "nr_proc", "num_proc"),
+    (MultiProcessRunnerZMQ, "nr_proc", "num_proc"),
+    (MultiProcessRunnerZMQ, "n_proc", "num_proc"),
+    (MultiProcessRunnerZMQ, "num_prefetch", "hwm"),
+    (MultiProcessRunnerZMQ, "prefetch_factor", "hwm"),
+    (MultiProcessRunnerZMQ, "mp_context", "context"),
+    (MultiThreadRunner, "nr_thread", "num_thread"),
+    (MultiThreadRunner, "num_proc", "num_thread"),
+    (MultiThreadMapData, "nr_thread", "num_thread"),
+    (MultiThreadMapData, "func", "map_func"),
+    (MultiProcessMapData, "nr_proc", "num_proc"),
+    (MultiProcessMapData, "num_thread", "num_proc"),
+    (MultiProcessMapAndBatchData, "nr_proc", "num_proc"),
+    (MultiProcessMapDataComponentSharedArray, "num_proc", "nr_proc"),
+    (RayRunner, "nr_proc", "num_proc"),
+    (RayMapData, "n_jobs", "num_proc"),
+    (ParallelData, "num_proc", "num_workers"),
+    (BackgroundProc, "num_proc", "n_proc"),
+    (BackgroundData, "nr_proc", "n_proc"),
+    (SharedQ, "num_proc", "n_proc"),
+    (RepeatedData, "nr", "num"),
+    (RepeatedDataPoint, "nr", "num"),
+    (LocallyShuffleData, "nr_reuse", "num_reuse"),
+    (MapData, "map_func", "func"),
+    (MapDataComponent, "map_func", "func"),
+]
+
+
+@pytest.mark.parametrize(("kind", "given", "here"), KEYWORDS)
+def test_a_keyword_of_elsewhere_is_answered_with_the_one_of_here(kind, given, here):
+    right = MADE[kind]()
+    wrong = {**right, given: right.pop(here, 2)}
+    wrong.pop(here, None)
+    with pytest.raises(TypeError, match=rf"{kind.__name__} got an .* '{given}': here it is called {here}$"):
+        kind(**wrong)
+
+
+def test_keywords_that_nobody_knows_are_left_to_python():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        MultiProcessRunnerZMQ(numbers(), colour=2)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'num_reuse'"):
+        MultiProcessRunnerZMQ(numbers(), num_reuse=2)
+
+
+WITH_WORKERS = [kind for kind in MADE if issubclass(kind, WorkerNode | MultiProcessMapAndBatchData)]
+
+
+@pytest.mark.parametrize("kind", WITH_WORKERS, ids=lambda kind: kind.__name__)
+def test_every_runner_and_map_takes_num_workers_beside_its_old_name(kind):
+    given = MADE[kind]()
+    old = next((name for name in ("num_proc", "num_thread", "nr_proc") if name in given), None)
+    if old is not None:
+        with pytest.raises(TypeError, match=rf"{kind.__name__}: {old}=2 and num_workers=3 are two names .*; give one"):
+            kind(**given, num_workers=3)
+        del given[old]
+    for number in (3, "auto"):
+        shown = kind(**given, num_workers=number)._df_parameters
+        assert shown["num_workers"] == number and old not in shown
+    with pytest.raises(TypeError, match=rf"{kind.__name__}: num_workers must be an integer ≥ 0 .* got 'many'"):
+        kind(**given, num_workers="many")
+
+
+def test_without_a_number_of_workers_tensorpacks_default_holds():
+    assert MultiProcessRunnerZMQ(numbers()).num_workers == RayRunner(numbers()).num_workers == 1
+
+
+def test_a_shape_or_dtype_that_is_missing_is_named():
+    for given in ({}, {"output_shape": (2,)}, {"output_dtype": "f4"}):
+        with pytest.raises(TypeError, match=r"output_shape and output_dtype are those .* both are needed"):
+            MultiProcessMapDataComponentSharedArray(numbers(), 2, same, **given)
+
+
+def test_signatures_show_the_parameters():
+    assert list(inspect.signature(MultiProcessRunnerZMQ).parameters)[:4] == ["ds", "num_proc", "hwm", "num_workers"]
+    assert list(inspect.signature(RepeatedData).parameters) == ["ds", "num"]
+
+
+class MyRunner(MultiProcessRunnerZMQ):
+    def __init__(self, ds, **more):
+        super().__init__(ds, **more)
+
+
+def test_a_users_subclass_is_answered_by_its_own_name():
+    with pytest.raises(TypeError, match="MyRunner got an unexpected keyword argument 'nr_proc'"):
+        MyRunner(numbers(), nr_proc=2)
+
+
+# -- flows and lists ---------------------------------------------------------------------------------------------------
+
+
+class Duck:
+    def reset_state(self):
+        pass
+
+    def __iter__(self):
+        return iter([[1], [2]])
+
+    def __len__(self):
+        return 2
+
+
+class Grown(DataFlow):
+    __iter__ = Duck.__iter__
+    __len__ = Duck.__len__
+
+
+def test_what_only_looks_like_a_dataflow_is_refused_with_both_cures():
+    with pytest.raises(TypeError, match=r"Duck does not derive .*class Duck\(dataflow.DataFlow\)"):
+        BatchData(Duck(), 2)
+    with pytest.raises(TypeError, match=r"without reset_state, .* wrap it in DataFromIterable"):
+        ConcatData([Duck()])
+    # And the cures work.
+    assert [batch[0].tolist() for batch in BatchData(Grown(), 2)] == [[1, 2]]
+    assert [batch[0].tolist() for batch in BatchData(DataFromIterable(Duck()), 2)] == [[1, 2]]
+
+
+def test_what_is_no_flow_is_refused_with_what_makes_one():
+    said = {
+        "DataFromList": ([[1]], ((1,),), np.zeros((2, 2)), 5, None),
+        "DataFromGenerator": (same, iter([[1]])),
+        "the class MapData": (MapData,),
+        "in DataFromIterable": ({"a": 1}, range(3), {1, 2}),
+    }
+    for cure, wrongs in said.items():
+        for wrong in wrongs:
+            with pytest.raises(TypeError, match=f"CacheData expects a dataflow, got {type(wrong).__name__}.*{cure}"):
+                CacheData(wrong)
+    with pytest.raises(TypeError, match="ds comes before any function"):
+        MapData(same, numbers())
+
+
+LISTS = [
+    ({"a": 1}, r"list\(lst.items\(\)\)"),
+    ({1, 2}, r"list\(lst\)"),
+    (frozenset({1}), r"list\(lst\)"),
+    (([k] for k in range(3)), r"list\(lst\).*DataFromGenerator"),
+    (iter([1]), r"DataFromGenerator"),
+    (zip([1], [2], strict=True), "DataFromGenerator"),
+    (5, r"list\(range\(5\)\)"),
+    (2.5, "into a list"),
+    (None, "into a list"),
+    ("train.txt", "name of a file"),
+    (b"abc", "single characters"),
+    (numbers(), "is a dataflow already"),
+    (same, "DataFromGenerator"),
+    (list, "DataFromGenerator"),
+    (np.array(3), "into a list|DataFromIterable"),
+    (Duck(), "DataFromIterable"),
+]
+
+
+@pytest.mark.parametrize(("lst", "cure"), LISTS, ids=lambda value: type(value).__name__)
+def test_what_is_no_list_is_refused_with_the_cure(lst, cure):
+    with pytest.raises(TypeError, match=rf"DataFromList expects a list of .* lst, got {type(lst).__name__}: .*{cure}"):
+        DataFromList(lst)
+
+
+class Rows:
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, k):
+        return [(k, "ab"[k])][0]
+
+
+def test_whatever_has_positions_is_a_list():
+    assert [dp.tolist() for dp in DataFromList(np.array([[1, 2], [3, 4]]), shuffle=False)] == [[1, 2], [3, 4]]
+    assert list(DataFromList(range(3), shuffle=False)) == [0, 1, 2]
+    assert list(DataFromList(Rows(), shuffle=False)) == [(0, "a"), (1, "b")]
+
+
+def test_tables_are_refused_with_what_gives_their_rows():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"x": [1, 2], "y": [3, 4]})
+    for source in (DataFromList, DataFromIterable, DataFromGenerator):
+        with pytest.raises(TypeError, match=rf"{source.__name__}.*DataFrame: TableData\(df\).*values.tolist"):
+            source(table)
+    with pytest.raises(TypeError, match=r"got Series: .*tolist"):
+        DataFromList(table["x"])
+    with pytest.raises(TypeError, match=r"expects a dataflow, got DataFrame: .*TableData"):
+        MapData(table, same)
+    # And the cures work.
+    assert list(DataFromList(table.values.tolist(), shuffle=False)) == [[1, 3], [2, 4]]
+    assert list(TableData(table)) == [{"x": 1, "y": 3}, {"x": 2, "y": 4}]
+
+
+def test_tables_of_arrow_are_refused_with_what_gives_their_rows():
+    arrow = pytest.importorskip("pyarrow")
+    table = arrow.table({"x": [1, 2]})
+    with pytest.raises(TypeError, match=r"got Table: TableData\(table\)"):
+        DataFromList(table)
+    with pytest.raises(TypeError, match=r"expects a dataflow, got Table: .*TableData"):
+        MapData(table, same)
+    assert list(TableData(table)) == [{"x": 1}, {"x": 2}]
+
+
+def test_tables_are_known_by_what_they_can_do():
+    frame = SimpleNamespace(to_dicts=list, rows=list, columns=["x"])
+    with pytest.raises(TypeError, match=r"DataFromList\(df.rows\(\)\)"):
+        DataFromList(frame)
+
+
+# -- the checks themselves ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [3, 3.0, np.int8(3), np.float32(3), np.array(3)])
+def test_a_whole_number_becomes_an_int(value):
+    found = checks.whole_number("Owner", "size", value, 0)
+    assert found == 3 and type(found) is int
+
+
+class Unshowable:
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+def test_messages_are_short_and_on_one_line():
+    for wrong in ("x" * 1000, np.zeros((100, 100)), Unshowable(), ["a\nb"]):
+        with pytest.raises(TypeError) as caught:
+            checks.whole_number("Owner", "size", wrong, 1)
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
+
+
+def test_seconds_may_be_any_real_number():
+    assert checks.seconds("Owner", "timeout", np.float32(0.5)) == 0.5
+    assert checks.seconds("Owner", "timeout", float("inf")) == float("inf")
+    assert checks.seconds("Owner", "timeout", 0, or_zero=True) == 0
+    with pytest.raises(ValueError, match="Owner: timeout must be a number of seconds > 0, got 0"):
+        checks.seconds("Owner", "timeout", 0)

@@ -1,0 +1,413 @@
+"""The one loop against fakes: each race is forced, none is waited for."""
+
+import os
+import threading
+
+import pytest
+
+from dataflow.errors import DataFlowTerminated, NotReentrant, TimeoutError, WorkerDied
+from dataflow.protocol.seeding import Stream
+from dataflow.runners.engine import Engine, Plan
+from dataflow.runners.schedules import MixedSchedule
+from dataflow.transport.codec import ObjectCodec
+from dataflow.transport.flow_control import Credit, Window
+from dataflow.transport.messages import Kind, Message
+from tests.support.fakes import FakeChannel, FakeReceiver, FakeWorker
+from tests.support.waits import LIMIT, wait_until
+
+
+def plan_of(channel, credit, num, start):
+    return Plan("Runner", Stream(0), channel, ObjectCodec(), credit, range(num), start, MixedSchedule())
+
+
+class Stage:
+    """An engine whose workers, channel and clock are in the hands of the test."""
+
+    def __init__(self, *messages, num=1, receiver=None):
+        self.receiver = receiver or FakeReceiver(messages)
+        self.channel = FakeChannel(self.receiver)
+        self.credit = Credit(num, shared=False)
+        self.workers = [FakeWorker(k, num) for k in range(num)]
+        start = iter(self.workers)
+        self.engine = Engine(plan_of(self.channel, self.credit, num, lambda spec: next(start)))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for worker in self.workers:
+            worker.code = 0 if worker.code is None else worker.code
+        self.engine.close()
+
+    def take(self, generation, timeout=LIMIT):
+        chunk = self.engine.chunk(generation, timeout)
+        return None if chunk is None else list(chunk)
+
+
+def data(*datapoints, worker=0):
+    return Message(Kind.DATA, worker, len(datapoints), 0, datapoints)
+
+
+def error(text="broken", worker=0):
+    return Message(Kind.ERROR, worker, body=ValueError(text))
+
+
+def ended(worker=0):
+    return Message(Kind.ENDED, worker)
+
+
+def test_chunks_come_in_the_order_of_their_messages():
+    with Stage(Message(Kind.HELLO, 0), data(1, 2), data(3)) as stage:
+        generation = stage.engine.take_over()
+        assert [stage.take(generation), stage.take(generation)] == [[1, 2], [3]]
+
+
+def test_what_was_left_of_a_chunk_is_given_out_next():
+    with Stage(data(1, 2, 3), data(4)) as stage:
+        generation = stage.engine.take_over()
+        assert next(stage.engine.chunk(generation, LIMIT)) == 1
+        assert stage.take(generation) == [2, 3]
+        assert stage.take(generation) == [4]
+
+
+def test_a_later_iteration_takes_the_rest_of_the_chunk_away_from_the_earlier():
+    with Stage(data(1, 2, 3)) as stage:
+        first = stage.engine.take_over()
+        chunk = stage.engine.chunk(first, LIMIT)
+        assert next(chunk) == 1
+        second = stage.engine.take_over()
+        assert list(chunk) == []
+        with pytest.raises(NotReentrant):
+            stage.engine.chunk(first, LIMIT)
+        assert stage.take(second) == [2, 3]
+
+
+def test_what_comes_while_another_takes_over_goes_to_the_later():
+    """The later claims while the earlier waits: nothing was taken yet, so nothing is lost."""
+    with Stage() as stage:
+        first = stage.engine.take_over()
+        generations = []
+
+        def take_over():
+            stage.receiver.during = lambda: None
+            generations.append(stage.engine.take_over())
+            stage.receiver.inbox.append(data(1, 2))
+
+        stage.receiver.during = take_over
+        with pytest.raises(NotReentrant):
+            stage.engine.chunk(first, LIMIT)
+        assert stage.take(generations[0]) == [1, 2]
+
+
+def test_a_thread_that_waits_lets_another_one_go_on():
+    with Stage() as stage:
+        first, waiting = stage.engine.take_over(), threading.Event()
+        stage.receiver.during = waiting.set
+        errors = []
+
+        def earlier():
+            try:
+                stage.engine.chunk(first, LIMIT)
+            except NotReentrant as found:
+                errors.append(found)
+
+        thread = threading.Thread(target=earlier, daemon=True)
+        thread.start()
+        assert waiting.wait(LIMIT)
+        stage.engine.take_over()
+        thread.join(LIMIT)
+        assert errors
+
+
+def test_a_thread_that_waits_lets_another_one_close():
+    with Stage() as stage:
+        generation, waiting = stage.engine.take_over(), threading.Event()
+        stage.receiver.during = waiting.set
+        closer = threading.Thread(target=lambda: waiting.wait(LIMIT) and stage.engine.close(), daemon=True)
+        closer.start()
+        with pytest.raises(DataFlowTerminated):
+            stage.engine.chunk(generation, LIMIT)
+        closer.join(LIMIT)
+
+
+def test_closing_twice_and_from_several_threads_ends_each_worker_once():
+    with Stage(num=2) as stage:
+        closers = [threading.Thread(target=stage.engine.close) for _ in range(4)]
+        for closer in closers:
+            closer.start()
+        for closer in closers:
+            closer.join(LIMIT)
+    assert [worker.story.count("release") for worker in stage.workers] == [1, 1]
+    assert stage.receiver.closed
+
+
+def test_what_a_dead_worker_had_sent_is_given_out_before_its_death():
+    with Stage(data(1), data(2)) as stage:
+        generation = stage.engine.take_over()
+        stage.workers[0].code = -9
+        assert [stage.take(generation), stage.take(generation)] == [[1], [2]]
+        with pytest.raises(WorkerDied, match=r"SIGKILL after 2 datapoints") as caught:
+            stage.take(generation)
+        assert (caught.value.worker, caught.value.exitcode, caught.value.pid) == (0, -9, 40_000)
+
+
+def test_what_arrives_late_from_a_dead_worker_is_given_out_before_its_death():
+    """Its death is seen first; its last message comes while the engine makes sure that there is silence."""
+    with Stage() as stage:
+        generation = stage.engine.take_over()
+        stage.workers[0].code = 0
+        waits = iter(range(100))
+
+        def late():
+            if next(waits) == 1:
+                stage.receiver.inbox += [data(7), error()]
+
+        stage.receiver.during = late
+        assert stage.take(generation) == [7]
+        with pytest.raises(ValueError, match=r"broken"):
+            stage.take(generation)
+
+
+def test_a_death_is_seen_while_others_deliver():
+    with Stage(num=2) as stage:
+        generation = stage.engine.take_over()
+        stage.workers[1].code = -11
+
+        def consume():
+            while True:
+                stage.receiver.inbox.append(data(0))  # one at a time: who is given no credit sends no more
+                stage.take(generation)
+
+        with pytest.raises(WorkerDied, match=r"worker 1 of 2 .*SIGSEGV"):
+            consume()
+
+
+def test_an_error_is_raised_after_what_was_sent_before_it_and_remembered_after():
+    with Stage(data(1), error("no"), data(2, worker=1), num=2) as stage:
+        generation = stage.engine.take_over()
+        assert stage.take(generation) == [1]
+        with pytest.raises(ValueError, match=r"no"):
+            stage.take(generation)
+        for use in (lambda: stage.take(generation), stage.engine.take_over):
+            with pytest.raises(DataFlowTerminated, match=r"failed before, with ValueError: no.*reset_state"):
+                use()
+        assert [worker.story[-1] for worker in stage.workers] == ["release", "release"]
+
+
+def test_an_exit_is_a_death_that_names_the_code():
+    leaving = Message(Kind.LEFT, 0, 3, body=SystemExit(3))
+    with Stage(data(1), leaving) as stage:
+        generation = stage.engine.take_over()
+        assert stage.take(generation) == [1]
+        with pytest.raises(WorkerDied, match=r"exit code 3"):
+            stage.take(generation)
+
+
+def test_when_all_have_ended_there_is_nothing_more_and_their_death_is_no_news():
+    with Stage(ended(0), data(1, worker=1), ended(1), num=2) as stage:
+        generation = stage.engine.take_over()
+        stage.workers[0].code = 0
+        assert stage.take(generation) == [1]
+        assert stage.take(generation) is None
+        assert stage.take(stage.engine.take_over()) is None
+
+
+def test_a_worker_that_has_ended_well_does_not_end_the_others():
+    with Stage(ended(0), num=2) as stage:
+        generation = stage.engine.take_over()
+        stage.workers[0].code = 0
+        with pytest.raises(TimeoutError):
+            stage.take(generation, 0.05)
+        stage.receiver.inbox.append(data(5, worker=1))
+        assert stage.take(generation) == [5]
+
+
+def test_it_watches_workers_that_owe_a_result():
+    with Stage(data(1), num=3) as stage:
+        for k, worker in enumerate(stage.workers):
+            worker.sentinel = 100 + k
+        generation = stage.engine.take_over()
+        watched = []
+
+        def wait():
+            watched.append(tuple(stage.receiver.watched))
+            if len(watched) == 1:
+                stage.receiver.inbox.append(ended(0))
+            elif len(watched) == 2:
+                stage.workers[1].code = -9  # it is not watched while what it had sent may still be under way
+            elif (102,) in watched:
+                stage.receiver.inbox.append(data(2, worker=2))
+
+        stage.receiver.during = wait
+        assert [stage.take(generation), stage.take(generation)] == [[1], [2]]
+        # Without descriptors it only looks whether there are messages.
+        assert list(dict.fromkeys(filter(None, watched))) == [(100, 101, 102), (101, 102), (102,)]
+
+
+def test_late_is_told_with_the_state_of_every_worker_and_nothing_is_closed():
+    with Stage(num=2) as stage:
+        generation = stage.engine.take_over()
+        with pytest.raises(TimeoutError, match=r"0\.05 seconds \(worker 0: pid 40000, waiting; worker 1: pid 40001"):
+            stage.take(generation, 0.05)
+        stage.receiver.inbox.append(data(1))
+        assert stage.take(generation) == [1]
+
+
+def test_credit_is_given_as_a_chunk_is_begun():
+    with Stage(data(1, 2, 3)) as stage:
+        quota = stage.credit.port(0).quota(Window(3))
+        quota.spend(3, 0)
+        give_up = threading.Timer(LIMIT, stage.credit.stop)
+        give_up.start()
+        stage.engine.chunk(stage.engine.take_over(), LIMIT)
+        assert quota.wait_for_room() is not None
+        give_up.cancel()
+        give_up.join()
+
+
+def test_workers_see_that_the_consumer_is_idle_before_it_waits(monkeypatch):
+    with Stage(data(1)) as stage:
+        story = []
+        monkeypatch.setattr(stage.credit, "idle", lambda: story.append("idle"))
+        stage.receiver.during = lambda: (story.append("wait"), stage.receiver.inbox.append(data(2)))
+        generation = stage.engine.take_over()
+        assert stage.take(generation) == [1]
+        assert story == []
+        assert stage.take(generation) == [2]
+        assert story == ["idle", "wait"]
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, MemoryError])
+def test_an_interrupt_while_waiting_does_no_harm(interrupt):
+    with Stage() as stage:
+        generation = stage.engine.take_over()
+
+        def interrupted():
+            stage.receiver.during = lambda: None
+            raise interrupt
+
+        stage.receiver.during = interrupted
+        with pytest.raises(interrupt):
+            stage.take(generation)
+        stage.receiver.inbox.append(data(1))
+        assert stage.take(stage.engine.take_over()) == [1]
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, MemoryError])
+def test_an_interrupt_that_may_have_lost_a_message_ends_the_run(interrupt):
+    class Loses(FakeReceiver):
+        def receive_nowait(self):
+            message = super().receive_nowait()
+            if message is not None:
+                raise interrupt
+
+    with Stage(receiver=Loses([data(1)])) as stage:
+        generation = stage.engine.take_over()
+        with pytest.raises(interrupt):
+            stage.take(generation)
+        with pytest.raises(DataFlowTerminated, match=interrupt.__name__):
+            stage.engine.take_over()
+        assert stage.workers[0].story[-1] == "release"
+
+
+def test_an_interrupt_while_it_looks_in_the_middle_of_a_chunk_ends_the_run_too():
+    class Loses(FakeReceiver):
+        losing = False
+
+        def receive_nowait(self):
+            message = super().receive_nowait()
+            if message is not None and self.losing:
+                raise KeyboardInterrupt
+            return message
+
+    receiver = Loses([data(1, 2, 3)])
+    with Stage(receiver=receiver, num=2) as stage:
+        generation = stage.engine.take_over()
+        assert next(stage.engine.chunk(generation, LIMIT)) == 1
+        stage.workers[1].code = -9
+        receiver.inbox.append(data(4))
+        receiver.losing = True
+        with pytest.raises(KeyboardInterrupt):
+            wait_until(lambda: stage.engine.chunk(generation, LIMIT) is None, LIMIT, "the workers are not checked")
+        with pytest.raises(DataFlowTerminated, match="KeyboardInterrupt"):
+            stage.engine.take_over()
+
+
+def test_if_the_consumers_end_cannot_be_opened_the_workers_are_ended():
+    workers = [FakeWorker(0, 2), FakeWorker(1, 2)]
+    start = iter(workers)
+    channel, credit = FakeChannel(OSError("no descriptors left")), Credit(2, shared=True)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match=r"no descriptors"):
+        Engine(plan_of(channel, credit, 2, lambda spec: next(start)))
+    assert [worker.story[-2:] for worker in workers] == [["kill", "release"]] * 2
+    assert channel.closed and len(os.listdir("/proc/self/fd")) < before
+
+
+def test_if_a_worker_cannot_be_started_the_others_are_ended():
+    first, channel = FakeWorker(0, 2), FakeChannel(FakeReceiver())
+
+    def start(spec):
+        if spec:
+            raise BlockingIOError("no processes left")
+        return first
+
+    with pytest.raises(BlockingIOError):
+        Engine(plan_of(channel, Credit(2, shared=False), 2, start))
+    assert first.story[-2:] == ["kill", "release"] and channel.closed
+
+
+def test_an_interrupt_while_workers_are_awaited_leaves_none_of_them_behind():
+    with Stage(num=3) as stage:
+
+        def interrupted():
+            for worker in stage.workers:
+                worker.on_join = lambda: None
+            raise KeyboardInterrupt
+
+        stage.workers[1].on_join = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            stage.engine.close()
+        assert [worker.story[-1] for worker in stage.workers] == ["release"] * 3
+        assert stage.receiver.closed and stage.channel.closed
+
+
+def test_a_forked_process_neither_takes_nor_closes(monkeypatch):
+    with Stage(data(1)) as stage:
+        generation = stage.engine.take_over()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: -1)
+            with pytest.raises(DataFlowTerminated, match=r"forked"):
+                stage.engine.chunk(generation, LIMIT)
+            stage.engine.close()
+        assert stage.workers[0].story == []
+        assert stage.take(generation) == [1]
+
+
+@pytest.mark.slow
+def test_takeovers_of_many_threads_neither_lose_nor_double():
+    numbers, taken = iter(range(0, 3_000_000, 3)), []
+
+    class Endless(FakeReceiver):
+        def receive_nowait(self):
+            k = next(numbers)
+            return data(k, k + 1, k + 2)
+
+    with Stage(receiver=Endless()) as stage:
+
+        def consume():
+            for _ in range(200):
+                try:
+                    generation = stage.engine.take_over()
+                    for _ in range(20):
+                        for dp in stage.engine.chunk(generation, LIMIT):
+                            taken.append(dp)
+                except NotReentrant:
+                    continue
+
+        threads = [threading.Thread(target=consume, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: not any(thread.is_alive() for thread in threads), LIMIT, "threads hang")
+        taken += stage.engine.chunk(stage.engine.take_over(), LIMIT)
+    assert sorted(taken) == list(range(len(taken)))

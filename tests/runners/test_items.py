@@ -1,0 +1,409 @@
+"""Items that hang, or end their worker: killed, made again, and left out when they have done so twice."""
+
+import ctypes
+import faulthandler
+import itertools
+import logging
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+from dataflow import (
+    BatchData,
+    DataFromGenerator,
+    DataFromList,
+    MapData,
+    MultiProcessMapAndBatchData,
+    MultiProcessMapData,
+    MultiProcessRunner,
+    MultiProcessRunnerZMQ,
+    MultiThreadMapData,
+    MultiThreadRunner,
+    ParallelData,
+    RepeatedData,
+    ShuffleData,
+    TooManyFailures,
+    WorkerDied,
+)
+from dataflow.errors import WorkerTraceback
+from dataflow.protocol.state import state_of
+from dataflow.system.worker_process import ProcessWorker
+from tests.support.fakes import METHODS
+from tests.support.faults import deadline, processes_of
+from tests.support.waits import LIMIT, wait_until
+
+N = 24
+BAD = (5, 14)
+TIMEOUT = 1.0  # seconds for one item: what is good takes far less, also on a busy machine
+
+
+def stop():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def deadlock():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def loop():
+    while True:
+        pass
+
+
+def never_return_from_c():
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)  # holds the interpreter's lock
+
+
+def deaf():
+    signal.pthread_sigmask(signal.SIG_SETMASK, set(signal.valid_signals()))
+    loop()
+
+
+def grow_until_killed():
+    memory = [bytes(1 << 20) for _ in range(8)]
+    os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does
+    del memory
+
+
+def crash():
+    faulthandler.disable()
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+HANGS = {f.__name__: f for f in (stop, deadlock, loop, never_return_from_c, deaf)}
+KILLERS = {f.__name__: f for f in (grow_until_killed, crash)}
+KILLERS |= {"_exit": lambda: os._exit(3), "sys.exit": lambda: sys.exit(3)}
+STRIKES = HANGS | KILLERS
+
+
+class Planted:
+    """Does something bad for each bad number; squares the others."""
+
+    def __init__(self, name, bad=BAD):
+        self.name = name
+        self.bad = bad
+
+    def __call__(self, dp):
+        if dp[0] in self.bad:
+            STRIKES[self.name]()
+        return [dp[0] ** 2]
+
+
+def numbers(n=N):
+    return DataFromList([[k] for k in range(n)], shuffle=False)
+
+
+PLACES = {
+    "zmq": lambda func, num, **more: MultiProcessRunnerZMQ(MapData(numbers(), func), num, strict=True, **more),
+    "process": lambda func, num, **more: MultiProcessRunner(MapData(numbers(), func), 9, num, strict=True, **more),
+    "parallel": lambda func, num, **more: ParallelData(MapData(numbers(), func), num, **more),
+    "batches": lambda func, num, **more: ParallelData(BatchData(MapData(numbers(), func), 4), num, **more),
+    "map": lambda func, num, **more: MultiProcessMapData(numbers(), num, func, strict=True, **more),
+    "map-and-batch": lambda func, num, **more: MultiProcessMapAndBatchData(
+        numbers(), num, func, 4, remainder=True, strict=True, **more
+    ),
+}
+
+
+def expected(place, bad=BAD):
+    """The numbers of a pass without the bad items, and the positions that are listed."""
+    if place == "batches":  # the item is a batch
+        without = {k // 4 for k in bad}
+        return [k * k for k in range(N) if k // 4 not in without], sorted(without)
+    return [k * k for k in range(N) if k not in bad], sorted(bad)
+
+
+def found_in(df, place):
+    if "batch" in place:
+        return [int(k) for (column,) in df for k in column]
+    return [k for (k,) in df]
+
+
+OPTIONS = {"max_failures": len(BAD), "max_restarts": 2, "item_timeout": TIMEOUT, "timeout": LIMIT}
+
+
+def check_planted(name, place, method, num):
+    """An exact pass without the planted items, each of which is named once."""
+    numbers_left, positions = expected(place)
+    with PLACES[place](Planted(name), num, context=method, **OPTIONS) as df, deadline(LIMIT):
+        for p in range(2):
+            assert found_in(df, place) == numbers_left
+            listed = [failure for failure in df.failures if failure.in_pass == p]
+            assert sorted(failure.position for failure in listed) == positions
+        for failure in df.failures:
+            assert failure.kind == "dataflow.errors.WorkerDied" and "ended its worker twice" in failure.text
+            assert ("item_timeout=1 " in failure.text) == (name in HANGS)
+            assert (f"in {name}" in failure.traceback) == (name in HANGS and name != "stop")
+        assert state_of(getattr(df, "_mapped", df)).resource._supervisor.restarts_left == 2  # all were given back
+
+
+CASES = list(itertools.product(STRIKES, PLACES, METHODS, (1, 2)))
+# Every hazard, place and start method occurs among the quick ones.
+QUICK = {
+    (name, [*PLACES][k % 6], METHODS[0] if k % 4 else METHODS[1 + k % 8 // 4], 2) for k, name in enumerate(STRIKES)
+}
+QUICK.add(("deaf", "batches", "fork", 1))  # the first datapoint of a worker blocks the signals of its only thread
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "place", "method", "num"),
+    [pytest.param(*case, marks=[] if case in QUICK else [pytest.mark.full]) for case in CASES],
+)
+def test_a_pass_is_exact_without_what_hangs_or_kills(name, place, method, num):
+    check_planted(name, place, method, num)
+
+
+# -- what is not tolerated ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["parallel", "map"])
+def test_without_a_budget_the_run_ends_with_an_error_that_names_the_item(place):
+    options = OPTIONS | {"max_failures": None, "max_restarts": 5}
+    found = []
+    with (
+        PLACES[place](Planted("_exit"), 1, **options) as df,
+        pytest.raises(WorkerDied, match=r"datapoint 5 of pass 0 of \w+ ended its worker twice: .* exit code 3"),
+        deadline(LIMIT),
+    ):
+        found.extend(k for (k,) in df)
+    assert found == [k * k for k in range(5)]
+
+
+def test_a_hang_that_no_restart_covers_names_the_item_and_shows_the_stacks():
+    with (
+        PLACES["map"](Planted("deadlock"), 1, **OPTIONS | {"max_restarts": 0}) as df,
+        pytest.raises(WorkerDied, match=r"making datapoint 5 of pass 0, spent more than item_timeout=1 ") as caught,
+        deadline(LIMIT),
+    ):
+        list(df)
+    assert isinstance(caught.value.__cause__, WorkerTraceback)
+    assert "in deadlock" in str(caught.value.__cause__) and "in chunk" not in str(caught.value.__cause__)
+
+
+def test_a_death_that_no_restart_covers_names_the_item():
+    with (
+        PLACES["map"](Planted("_exit"), 1, **OPTIONS | {"max_restarts": 0}) as df,
+        pytest.raises(WorkerDied) as caught,
+        deadline(LIMIT),
+    ):
+        list(df)
+    assert "it was making datapoint 5 of pass 0" in caught.value.__notes__
+
+
+def test_a_budget_that_is_used_up_ends_the_run():
+    with (
+        PLACES["parallel"](Planted("_exit"), 1, **OPTIONS | {"max_failures": 1}) as df,
+        pytest.raises(TooManyFailures, match="max_failures=1") as caught,
+        deadline(LIMIT),
+    ):
+        list(df)
+    assert [failure.position for failure in caught.value.failures] == list(BAD)
+    assert isinstance(caught.value.__cause__, WorkerDied)
+
+
+@pytest.mark.slow
+def test_a_sequence_that_cannot_be_addressed_cannot_be_continued_without_an_item():
+    flow = MapData(DataFromGenerator(lambda: ([k] for k in range(N))), Planted("deadlock"))
+    found = []
+    with (
+        MultiProcessRunner(flow, 9, 1, strict=True, **OPTIONS | {"max_restarts": 5}) as df,
+        pytest.raises(WorkerDied, match=r"datapoint 5 of pass 0 .* twice: .*cannot be left out") as caught,
+        deadline(LIMIT),
+    ):
+        found.extend(k for (k,) in df)
+    assert found == [k * k for k in range(5)]
+    assert "in deadlock" in str(caught.value.__cause__)
+
+
+def test_default_runners_and_threads_take_no_item_timeout():
+    with pytest.raises(ValueError, match="item_timeout=1 needs strict=True"):
+        MultiProcessRunner(numbers(), 5, 1, item_timeout=1)
+    with pytest.raises(TypeError, match="item_timeout"):
+        MultiThreadMapData(numbers(), 1, Planted("stop"), item_timeout=1)
+    with pytest.raises(TypeError, match="item_timeout"):
+        MultiThreadRunner(numbers, 5, 1, strict=True, item_timeout=1)
+    with pytest.raises(TypeError, match='item_timeout= is an option of backend="process"'):
+        ParallelData(numbers(), 1, backend="thread", item_timeout=1)
+    for wrong in (0, -1, "soon"):
+        with pytest.raises((TypeError, ValueError), match="item_timeout"):
+            ParallelData(numbers(), 1, item_timeout=wrong)
+
+
+# -- what does not count -----------------------------------------------------------------------------------------------
+
+
+def test_an_item_that_ends_its_worker_once_is_made_again(caplog):
+    import multiprocessing
+
+    done = multiprocessing.Value("b", False)
+
+    def once(dp):
+        if dp[0] == 5 and not done.value:
+            done.value = True
+            deadlock()
+        return dp
+
+    with PLACES["map"](once, 2, **OPTIONS) as df, deadline(LIMIT):
+        assert list(df) == [[k] for k in range(N)]
+        assert df.failures == []
+        assert state_of(df).resource._supervisor.restarts_left == 1  # one of them
+    assert ["restart 1, of at most 2" in message for message in caplog.messages] == [True]
+
+
+def test_threads_that_exit_are_the_end_of_their_item_too():
+    with MultiThreadMapData(
+        numbers(), 2, Planted("sys.exit"), strict=True, max_restarts=2, max_failures=2, timeout=LIMIT
+    ) as df:
+        assert found_in(df, "map") == expected("map")[0]
+        assert sorted(failure.position for failure in df.failures) == sorted(BAD)
+
+
+def wait_long():
+    threading.Event().wait(3 * TIMEOUT)
+
+
+class SlowReset(MapData):
+    def reset_state(self):
+        wait_long()
+        super().reset_state()
+
+
+@pytest.mark.slow
+def test_initialising_and_waiting_for_the_consumer_do_not_count():
+    flow = SlowReset(numbers(200), lambda dp: [dp[0], bytes(1 << 18)])
+    options = OPTIONS | {"max_restarts": 0, "max_bytes": 1 << 20}
+    for make in (MultiProcessRunnerZMQ, lambda ds, num, **more: MultiProcessRunner(ds, 2, num, **more)):
+        with make(flow, 2, strict=True, worker_init=wait_long, **options) as df, deadline(LIMIT):
+            for k, dp in enumerate(df):
+                assert dp[0] == k
+                if k == 20:
+                    wait_long()  # the workers wait for memory, or in the midst of sending
+
+
+@pytest.mark.slow
+def test_a_consumer_and_workers_that_were_stopped_together_blame_no_item():
+    from tests.runners.test_deaths import Program
+
+    with Program(
+        """
+        from tests.runners.test_items import slowly, numbers
+        if __name__ == "__main__":
+            df = MultiProcessMapData(numbers(), 1, slowly, strict=True, item_timeout=2, context="fork")
+            tell("ready")
+            tell([k for k, in df] == list(range(24)), df.failures)
+        """
+    ) as program:
+        assert program.read() == "ready"
+        wait_until(lambda: program.read() == "begun", LIMIT, "no item begins")
+        group = os.getpgid(program.process.pid)
+        os.killpg(group, signal.SIGSTOP)
+        threading.Event().wait(3)
+        os.killpg(group, signal.SIGCONT)
+        assert program.read() == "True []"
+
+
+def slowly(dp):
+    if dp[0] == 3:
+        print("begun", flush=True)
+        threading.Event().wait(1)
+    return dp
+
+
+# -- again -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_left_out_is_not_tried_again_when_its_index_is_read_again(tmp_path):
+    def func(dp):
+        if dp[0] == 5:
+            with open(tmp_path / "tries", "a") as file:
+                file.write(".")
+            os._exit(3)
+        return dp
+
+    with ParallelData(MapData(numbers(), func), 1, **OPTIONS) as inner, deadline(LIMIT):
+        found = [k for (k,) in MapData(RepeatedData(inner, 1), lambda dp: dp)]
+        assert found == [k for k in range(N) if k != 5]
+        engine = state_of(inner).resource
+        again = engine.begin_pass(lambda: engine.schedule.begin_pass(0, N))
+        assert [k for chunk in iter(lambda: engine.chunk(again, LIMIT), None) for (k,) in chunk] == found
+    assert (tmp_path / "tries").read_text() == ".."
+
+
+@pytest.mark.parametrize("make", [MultiProcessMapData, MultiThreadMapData])
+def test_maps_whose_datapoints_are_read_in_any_order_leave_out_the_same_and_name_it(make):
+    with make(numbers(), 2, Planted("sys.exit"), strict=True, max_restarts=2, max_failures=2, timeout=LIMIT) as inner:
+        df = ShuffleData(inner)
+        for _ in range(2):
+            assert sorted(found_in(df, "map")) == expected("map")[0]
+        assert sorted({(failure.in_pass, failure.position) for failure in df.failures}) == [
+            (p, k) for p in range(2) for k in BAD
+        ]
+
+
+def test_a_budget_of_a_runner_around_counts_what_ends_a_worker_inside():
+    source = DataFromGenerator(lambda: ([k] for k in range(N)))
+    inner = MultiProcessMapData(source, 1, Planted("_exit"), strict=True, max_restarts=1, timeout=LIMIT)
+    with MultiProcessRunner(inner, 9, 1, strict=True, max_failures=2, context="fork", timeout=LIMIT) as df:
+        assert found_in(df, "map") == expected("map")[0]
+        assert [failure.position for failure in df.failures] == list(BAD)
+        assert df.failures[0].path == ((0, 1), (0, 1))
+
+
+# -- what cannot be killed ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_worker_that_does_not_end_when_it_is_killed_is_left_behind_named_and_replaced(monkeypatch, caplog):
+    immortal = []
+
+    def begin_kill(worker):
+        if not immortal:  # the first, as one that waits for a dead mount
+            immortal.append(worker)
+        elif worker is not immortal[0]:
+            worker._process.kill()
+
+    monkeypatch.setattr("dataflow.runners.supervisor._KILL_SECONDS", 0.3)
+    monkeypatch.setattr(ProcessWorker, "begin_kill", begin_kill)
+    try:
+        with PLACES["map"](Planted("deadlock", (5,)), 2, **OPTIONS) as df, deadline(LIMIT):
+            assert found_in(df, "map") == expected("map", (5,))[0]
+            assert [failure.position for failure in df.failures] == [5]
+            assert immortal[0].pid not in [process.pid for process in processes_of(df)]
+        (message,) = [message for message in caplog.messages if "left behind" in message]
+        assert f"pid {immortal[0].pid}" in message and "has not ended" in message
+        assert not immortal[0].has_ended()
+        immortal[0]._process.join()  # as `multiprocessing` does at exit: does not wait
+    finally:
+        process = immortal[0]._process
+        os.kill(process.pid, signal.SIGKILL)
+        type(process).join(process)
+        immortal[0].release()
+        process.close()
+
+
+def test_workers_that_are_stopped_are_never_continued(monkeypatch):
+    sent = []
+    kill = os.kill
+    monkeypatch.setattr(os, "kill", lambda pid, number: (sent.append(number), kill(pid, number)))
+    with PLACES["map"](Planted("stop", (5,)), 1, **OPTIONS) as df, deadline(LIMIT):
+        assert found_in(df, "map") == expected("map", (5,))[0]
+    assert signal.SIGCONT not in sent
+
+
+def test_skipped_items_are_logged_once_and_restarts_with_the_reason(caplog):
+    with caplog.at_level(logging.WARNING), PLACES["map"](Planted("_exit", (5,)), 1, **OPTIONS) as df:
+        list(df)
+    skipped = [message for message in caplog.messages if message.startswith("skipped")]
+    assert skipped == [
+        "skipped MultiProcessMapDataZMQ: datapoint 5 of pass 0, worker 0 of 1: dataflow.errors.WorkerDied: ended its "
+        "worker twice: each time, it ended with exit code 3"
+    ]
+    assert sum("restart" in message for message in caplog.messages) == 2

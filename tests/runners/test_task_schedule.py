@@ -1,0 +1,569 @@
+"""Schedules with a fake task queue: what is handed out, what is issued again, what is ignored."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataflow.errors import WorkerDied
+from dataflow.protocol.datapoint import HOLE
+from dataflow.runners.rebatching import WorkerBatch
+from dataflow.runners.schedules import IndexRanges, ItemEnd, MapTasks, OnePass
+from dataflow.transport.message_layout import NO_ROOM
+from dataflow.transport.messages import Kind, Message
+
+
+class PaperSlot:
+    def __init__(self, number, datapoints, first):
+        self.number, self.datapoints, self.first = number, datapoints, first
+        self.taken_by = None
+        self.put, self.discarded = 1, False
+        self.start, self.stop = 0, len(datapoints) if len(datapoints) > 1 else datapoints[0]
+        self.given_to = None
+
+    def may_have_begun(self, worker):
+        return self.given_to == worker and self.taken_by is None
+
+    def put_back(self, dead=None):
+        self.taken_by = self.given_to = None
+        self.put += 1
+
+    def ask(self, number, start, stop):
+        del self.slots[self.number]
+        self.number, self.start, self.stop = number, start, stop
+        self.slots[number] = self
+        self.put_back()
+
+    def discard(self):
+        self.discarded = True
+
+
+class FakeTaskQueue:
+    """Has room for so many tasks."""
+
+    def __init__(self, room=10**6):
+        self.room = room
+        self.slots = {}
+        self.dropped = 0
+        self.is_full = False
+
+    def set_full(self, is_full):
+        self.is_full = is_full
+
+    def encode(self, dp, *, is_only_task):
+        return dp if is_only_task or self.waiting < self.room else NO_ROOM
+
+    @property
+    def waiting(self):
+        return sum(not queued.discarded for queued in self.slots.values())
+
+    def put(self, number, first, encoded, *, is_only_task, hold=False):
+        if self.waiting >= self.room and not is_only_task:
+            return None
+        self.slots[number] = PaperSlot(number, list(encoded), first)
+        self.slots[number].slots = self.slots
+        return self.slots[number]
+
+    def take(self, number, worker):
+        self.slots[number].taken_by = worker
+        return self.slots[number].datapoints
+
+    def drop(self):
+        self.dropped += 1
+
+    def pump(self):
+        pass
+
+
+def schedule_of(num=2, buffer_size=4, *, ordered=True, room=10**6):
+    return MapTasks(FakeTaskQueue(room), num, buffer_size, ordered=ordered, continues=False)
+
+
+def fill(schedule, datapoints):
+    for dp in datapoints:
+        assert schedule.has_room()
+        schedule.add(dp)
+
+
+def answer(schedule, number, worker=0, *results):
+    datapoints = schedule.task_queue.take(number, worker)
+    receive(schedule, number, *(results or datapoints), worker=worker)
+
+
+def receive(schedule, number, *results, worker=0, kind=Kind.DATA, error=None, nbytes=0, pace=0.0):
+    """A message of `worker` with results of the task `number` arrives."""
+    schedule.receive(Message(kind, worker, len(results), nbytes, (), number, pace), list(results), error)
+
+
+def take(schedule):
+    """What the engine does when the consumer asks for more."""
+    schedule.issue_tasks()
+    return schedule.take()
+
+
+def drained(schedule):
+    found = []
+    while (ready := take(schedule)) is not None:
+        found.append(ready)
+        schedule.handed_out()
+    return found
+
+
+def test_results_wait_for_those_before_them():
+    schedule = schedule_of()
+    fill(schedule, "abcd")
+    answer(schedule, 2)
+    answer(schedule, 1, 1)
+    assert drained(schedule) == []
+    answer(schedule, 0)
+    assert drained(schedule) == [["a"], ["b"], ["c"]]
+
+
+def test_without_order_they_do_not():
+    schedule = schedule_of(ordered=False)
+    fill(schedule, "abcd")
+    answer(schedule, 2)
+    answer(schedule, 0)
+    assert drained(schedule) == [["c"], ["a"]]
+
+
+def test_what_waits_for_its_turn_takes_up_room():
+    schedule = schedule_of()
+    fill(schedule, "abcd")
+    for number in (1, 2, 3):
+        answer(schedule, number)
+    assert drained(schedule) == [] and not schedule.has_room()
+    answer(schedule, 0)
+    assert take(schedule) == ["a"] and not schedule.has_room()  # it is in the consumer's hands
+    schedule.handed_out()
+    assert schedule.has_room()
+
+
+def test_a_second_result_for_a_task_is_ignored():
+    schedule = schedule_of()
+    fill(schedule, "ab")
+    answer(schedule, 0, 0, "first")
+    answer(schedule, 0, 1, "second")
+    assert drained(schedule) == [["first"]]
+
+
+def test_what_comes_for_a_pass_that_was_broken_off_is_ignored():
+    schedule = schedule_of()
+    fill(schedule, "abc")
+    answer(schedule, 0)
+    schedule.begin_pass(100)
+    assert all(queued.discarded for queued in schedule.task_queue.slots.values()) and schedule.task_queue.dropped
+    fill(schedule, "xy")
+    answer(schedule, 1)
+    answer(schedule, 3)
+    assert drained(schedule) == [["x"]]
+    assert schedule.task_queue.slots[3].first == 100
+
+
+def test_holes_are_left_out_and_make_room():
+    schedule = schedule_of(buffer_size=2)
+    fill(schedule, "ab")
+    answer(schedule, 0, 0, HOLE)
+    assert take(schedule) == []
+    schedule.handed_out()
+    assert schedule.has_room()
+
+
+def test_an_exception_comes_in_its_turn_after_the_results_of_its_task():
+    schedule = schedule_of(1, 40)
+    schedule.per_task = 3
+    fill(schedule, "abcdef")
+    answer(schedule, 1)
+    receive(schedule, 0, "a")
+    receive(schedule, 0, kind=Kind.TASK_FAILED, error=ValueError("b"))
+    assert take(schedule) == ["a"]
+    error = take(schedule)
+    assert isinstance(error, ValueError) and not hasattr(error, "__notes__")  # the worker has said where
+
+
+def test_a_result_that_cannot_be_decoded_is_named_by_the_index_of_its_datapoint():
+    schedule = schedule_of(1, 40)
+    schedule.per_task = 3
+    schedule.begin_pass(10)
+    fill(schedule, "abc")
+    receive(schedule, 0, "a", error=ValueError("b"))
+    assert take(schedule) == ["a"]
+    assert take(schedule).__notes__ == ["it was made of the datapoint at index 11 of the input"]
+
+
+def test_a_batch_stands_for_all_results_of_its_task():
+    schedule = schedule_of(1, 40)
+    schedule.per_task = 3
+    fill(schedule, "abcdef")
+    receive(schedule, 0, ["abc"], kind=Kind.BATCH)
+    answer(schedule, 1)
+    batch, singles = drained(schedule)
+    assert [type(batch[0]), batch[0]] == [WorkerBatch, [["abc"]]] and singles == ["d", "e", "f"]
+    assert schedule.under_way == 0
+
+
+def test_results_may_come_in_parts():
+    schedule = schedule_of(1, 40)
+    schedule.per_task = 3
+    fill(schedule, "abc")
+    schedule.task_queue.take(0, 0)
+    receive(schedule, 0, "a")
+    receive(schedule, 0, "b")
+    assert drained(schedule) == []
+    receive(schedule, 0, "c")
+    assert drained(schedule) == [["a", "b", "c"]]
+
+
+def test_what_a_dead_worker_had_taken_and_what_no_worker_has_is_put_back():
+    schedule = schedule_of(2, 8)
+    fill(schedule, "abcd")
+    schedule.task_queue.take(0, 0)
+    schedule.task_queue.take(1, 1)
+    schedule.replaced(0)
+    assert [schedule.task_queue.slots[k].put for k in range(4)] == [2, 1, 2, 2]
+
+
+def test_a_worker_that_is_not_replaced_dies_of_its_last_task():
+    schedule = schedule_of(2, 8)
+    fill(schedule, "abcd")
+    for number in (0, 2):
+        schedule.task_queue.take(number, 0)
+    death = WorkerDied("it died")
+    assert schedule.lost(0, death)
+    assert schedule.task_queue.slots[0].put == 2  # it may have been done, but its result has not left the worker
+    for number in (0, 1):
+        answer(schedule, number, 1)
+    assert drained(schedule) == [["a"], ["b"], [], death]
+
+
+def test_nobody_waits_for_a_task_when_nobody_is_left_to_do_it():
+    schedule = schedule_of(2, 8)
+    fill(schedule, "abcd")
+    schedule.task_queue.take(0, 0)
+    schedule.task_queue.take(1, 1)
+    assert schedule.lost(1, WorkerDied("1"))
+    assert schedule.lost(0, WorkerDied("0"))  # in its turn, at once
+    assert [type(found) for found in drained(schedule)[1:]] == [WorkerDied, list, WorkerDied]
+
+
+def test_a_worker_that_had_nothing_is_no_tasks_death():
+    schedule = schedule_of()
+    fill(schedule, "a")
+    assert not schedule.lost(0, WorkerDied("idle"))
+
+
+def test_a_task_holds_five_to_twenty_milliseconds_of_work():
+    schedule = schedule_of(2, 400)
+    sizes = []
+    for pace in (1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 1e-6, 2e-5, 4e-4, 2e-4, 1e-2):
+        receive(schedule, 0, pace=pace)
+        sizes.append(schedule.per_task)
+    assert sizes == [2, 4, 8, 16, 32, 64, 100, 100, 100, 50, 50, 2]
+
+
+def test_a_task_holds_six_mebibytes_of_results():
+    schedule = schedule_of(2, 400)
+    sizes = []
+    for nbytes in (0, 10, 1 << 18, 1 << 18, 1 << 18, 1 << 20, 1, 1 << 30):
+        receive(schedule, 0, "result", nbytes=nbytes, pace=1e-6)
+        sizes.append(schedule.per_task)
+    assert sizes == [2, 4, 8, 16, 24, 6, 6, 1]  # one large datapoint among small ones counts for a while
+    for _ in range(300):
+        receive(schedule, 0, "result", nbytes=1)
+    receive(schedule, 0, pace=1e-6)
+    assert schedule.per_task == 2
+
+
+def test_a_full_task_queue_is_tried_again_when_results_have_come():
+    schedule = schedule_of(1, 8, room=1)
+    fill(schedule, "a")
+    schedule.add("b")
+    assert not schedule.has_room()  # one is held that finds no place
+    answer(schedule, 0)
+    assert drained(schedule) == [["a"]]
+    assert schedule.has_room() and list(schedule.task_queue.slots) == [0, 1]
+
+
+@settings(max_examples=40)
+@given(st.data(), st.integers(1, 3), st.integers(1, 12), st.booleans(), st.integers(1, 5))
+def test_whatever_happens_everything_is_handed_out_once(data, num, buffer_size, ordered, room):
+    schedule = schedule_of(num, buffer_size, ordered=ordered, room=room)
+    source, found, taken = iter(range(12)), [], {}
+    for _ in range(150):
+        if schedule.exhausted:
+            break
+        while schedule.has_room() and (dp := next(source, None)) is not None:
+            schedule.add(dp)
+        schedule.pause()
+        if source.__length_hint__() == 0:
+            schedule.end()
+        free = [
+            n for n, queued in schedule.task_queue.slots.items() if queued.taken_by is None and not queued.discarded
+        ]
+        worker = data.draw(st.integers(0, num - 1))
+        what = data.draw(st.sampled_from(["take", "answer", "answer", "die", "hand out"]))
+        if what == "take" and free and worker not in taken:
+            taken[worker] = free[0]
+            schedule.task_queue.take(free[0], worker)
+        elif what == "answer" and worker in taken:
+            answer(schedule, taken.pop(worker), worker)
+        elif what == "die":
+            taken.pop(worker, None)
+            schedule.replaced(worker)
+        elif what == "hand out":
+            found += itertools.chain.from_iterable(drained(schedule))
+    found += itertools.chain.from_iterable(drained(schedule))
+    assert found == list(range(len(found))) if ordered else len(set(found)) == len(found)
+    assert not schedule.exhausted or sorted(found) == list(range(12))
+
+
+# -- spans -------------------------------------------------------------------------------------------------------------
+
+
+def ranges_issued(schedule):
+    return [(queued.first, queued.datapoints[0]) for queued in schedule.task_queue.slots.values()]
+
+
+def test_spans_cover_the_pass_and_no_more_than_the_bound():
+    schedule = IndexRanges(FakeTaskQueue(), 2, 3, grain=1, ordered=True)
+    schedule.begin_pass(10, 8)
+    assert take(schedule) is None
+    assert ranges_issued(schedule) == [(10 + k, 1) for k in range(6)]
+    for number in range(6):
+        receive(schedule, number, number)
+        assert take(schedule) == [number]
+        schedule.handed_out()
+    schedule.refill()
+    assert ranges_issued(schedule)[-2:] == [(16, 1), (17, 1)]
+    assert schedule.all_issued and not schedule.exhausted
+
+
+def test_workers_are_told_that_there_are_no_tasks_until_results_are_taken():
+    schedule = IndexRanges(FakeTaskQueue(), 1, 4, grain=1, ordered=True)
+    schedule.begin_pass(0, 12)
+    take(schedule)
+    assert schedule.task_queue.is_full and 0 < len(schedule.issued) < 12
+    while not schedule.exhausted:
+        for number in list(schedule.issued):
+            answer(schedule, number, 0, *range(schedule.issued[number].count))
+        take(schedule)
+        schedule.handed_out()
+    assert not schedule.task_queue.is_full  # the pass is over: there is no work
+
+    schedule = schedule_of(1, buffer_size=2)
+    schedule.begin_pass(0)
+    take(schedule)
+    assert not schedule.task_queue.is_full  # the source is what workers wait for
+    fill(schedule, [1, 2])
+    take(schedule)
+    assert schedule.task_queue.is_full
+    schedule.end()
+    take(schedule)
+    assert not schedule.task_queue.is_full
+
+
+def test_spans_end_where_a_grain_ends():
+    schedule = IndexRanges(FakeTaskQueue(), 1, None, grain=4, ordered=True)
+    schedule.per_task = 6
+    schedule.begin_pass(0, 30)
+    schedule.refill()
+    assert ranges_issued(schedule) == [(0, 8), (8, 8), (16, 8), (24, 6)]
+
+
+def test_an_empty_span_is_exhausted_at_once():
+    schedule = IndexRanges(FakeTaskQueue(), 1, None, grain=1, ordered=True)
+    schedule.begin_pass(5, 0)
+    assert take(schedule) is None and schedule.exhausted
+
+
+# -- whole passes ------------------------------------------------------------------------------------------------------
+
+
+def test_a_pass_is_handed_out_as_it_comes_and_goes_on_after_a_death():
+    schedule = OnePass(FakeTaskQueue())
+    schedule.begin_pass(7)
+    assert ranges_issued(schedule) == [(7, (0, ""))]
+    receive(schedule, 0, "a", "b")
+    assert drained(schedule) == [["a", "b"]]
+    schedule.task_queue.take(0, 0)
+    schedule.replaced(0)
+    assert schedule.task_queue.slots[0].put == 2
+    receive(schedule, 0, "a")
+    receive(schedule, 0, "b", "c")
+    receive(schedule, 0, kind=Kind.PASS_ENDED)
+    assert drained(schedule) == [["c"]] and schedule.exhausted
+
+
+def test_what_is_left_of_a_pass_that_was_broken_off_is_ignored():
+    schedule = OnePass(FakeTaskQueue())
+    schedule.begin_pass(0)
+    receive(schedule, 0, "a")
+    schedule.begin_pass(1)
+    receive(schedule, 0, "b")
+    receive(schedule, 0, kind=Kind.PASS_ENDED)
+    assert drained(schedule) == [] and not schedule.exhausted
+    receive(schedule, 1, kind=Kind.TASK_FAILED, error=KeyError("x"))
+    (error,) = drained(schedule)
+    assert isinstance(error, KeyError)
+    with pytest.raises(KeyError):
+        raise error
+
+
+# -- workers that end in a datapoint -----------------------------------------------------------------------------------
+
+
+def of_task(number, schedule):
+    queued = schedule.task_queue.slots[number]
+    return queued.first + queued.start, queued.first + queued.stop
+
+
+def one_task(count):
+    schedule = MapTasks(FakeTaskQueue(), 1, count, ordered=True, continues=False, per_task=count, length=count)
+    fill(schedule, range(count))
+    schedule.end()
+    schedule.task_queue.take(0, 0)
+    return schedule
+
+
+def dies(schedule, number, position=None, *, sent_all=False):
+    """The worker has taken a part, and dies in it: its successor is asked for the next."""
+    schedule.task_queue.take(number, 0)
+    item = schedule.ended(0, ItemEnd("died"), position, sent_all=sent_all)
+    if item is not None and len(item.ends) == 2:
+        schedule.leave_out(item)
+    schedule.replaced(0)
+    return item
+
+
+def numbers_asked(schedule):
+    return list(schedule.issued)
+
+
+def test_what_a_worker_may_have_died_of_is_tried_alone_and_left_out_at_the_second_death():
+    schedule = one_task(5)
+    receive(schedule, 0, 0)
+    assert dies(schedule, 0) is None  # in 1, 2, 3 or 4
+    for k in (1, 2):
+        (number,) = numbers_asked(schedule)
+        assert of_task(number, schedule) == (k, k + 1)
+        if k == 1:
+            schedule.task_queue.take(number, 0)
+            receive(schedule, number, k)
+    item = dies(schedule, number)
+    assert (item.position, item.in_pass, len(item.ends)) == (2, 0, 2)
+    for k in (3, 4):
+        (number,) = numbers_asked(schedule)
+        schedule.task_queue.take(number, 0)
+        receive(schedule, number, k)
+    assert drained(schedule) == [[0, 1, 3, 4]] and schedule.exhausted
+
+
+def test_a_worker_elsewhere_may_have_died_in_a_later_task_that_it_was_given():
+    schedule = MapTasks(FakeTaskQueue(), 2, 6, ordered=True, continues=False, per_task=2, length=6)
+    fill(schedule, range(6))
+    schedule.end()
+    for number in (1, 2):
+        schedule.task_queue.slots[number].given_to = 0
+    assert dies(schedule, 0) is None  # in any of them; it was in 3
+    while (number := numbers_asked(schedule)[0]) is not None:
+        start, stop = of_task(number, schedule)
+        assert stop == start + 1  # all are tried alone
+        if start == 3:
+            break
+        schedule.task_queue.take(number, 0)
+        receive(schedule, number, start)
+    item = dies(schedule, number)
+    assert (item.position, len(item.ends)) == (3, 2)
+    number = max(numbers_asked(schedule))
+    assert len(dies(schedule, number).ends) == 1  # the first end was that of the other
+    while numbers_asked(schedule):
+        number = numbers_asked(schedule)[0]
+        schedule.task_queue.take(number, 0)
+        receive(schedule, number, *range(*of_task(number, schedule)))
+    assert drained(schedule) == [[0, 1], [2], [4, 5]]
+
+
+def test_where_it_is_known_what_a_worker_made_the_rest_is_done_in_few_parts():
+    schedule = one_task(9)
+    assert dies(schedule, 0, 4).position == 4
+    (number,) = numbers_asked(schedule)
+    assert of_task(number, schedule) == (0, 4)
+    schedule.task_queue.take(number, 0)
+    receive(schedule, number, 0, 1, 2, 3)
+    (number,) = numbers_asked(schedule)
+    assert of_task(number, schedule) == (4, 5)
+    assert len(dies(schedule, number, 0).ends) == 2
+    (number,) = numbers_asked(schedule)
+    assert of_task(number, schedule) == (5, 9)
+    schedule.task_queue.take(number, 0)
+    receive(schedule, number, 5, 6, 7, 8)
+    assert drained(schedule) == [[0, 1, 2, 3, 5, 6, 7, 8]]
+
+
+def test_a_worker_that_has_sent_all_has_ended_in_the_next_datapoint():
+    schedule = one_task(3)
+    receive(schedule, 0, 0)
+    assert dies(schedule, 0, sent_all=True).position == 1
+
+
+def test_results_of_an_earlier_try_are_ignored():
+    schedule = one_task(3)
+    dies(schedule, 0, 1)
+    receive(schedule, 0, "late", "late", "late")
+    stop = 0
+    while stop < 3:
+        (number,) = numbers_asked(schedule)
+        schedule.task_queue.take(number, 0)
+        start, stop = of_task(number, schedule)
+        receive(schedule, number, *range(start, stop))
+    assert drained(schedule) == [[0, 1, 2]]
+
+
+def test_a_worker_that_had_made_everything_has_ended_in_nothing():
+    schedule = one_task(3)
+    receive(schedule, 0, 0, 1)
+    assert dies(schedule, 0, 1) is None  # the word is still that of a datapoint that has come
+    (number,) = numbers_asked(schedule)
+    assert of_task(number, schedule) == (2, 3)
+
+
+def test_a_hole_is_kept_for_what_was_left_out_and_it_is_not_asked_for_again():
+    schedule = IndexRanges(FakeTaskQueue(), 1, 8, grain=1, ordered=True, length=4)
+    schedule.per_task = 4
+    for p in range(2):
+        schedule.begin_pass(4, 4, holes=True)
+        schedule.issue_tasks()
+        (number,) = numbers_asked(schedule)
+        if p == 0:
+            for position in (2, 2):
+                item = dies(schedule, number, position - of_task(number, schedule)[0] + 4)
+                while of_task(number := numbers_asked(schedule)[0], schedule)[0] < 6 and position == 2:
+                    schedule.task_queue.take(number, 0)
+                    start, stop = of_task(number, schedule)
+                    receive(schedule, number, *range(start, stop))
+            assert (item.position, item.in_pass) == (2, 1)
+        while numbers_asked(schedule):
+            (number,) = numbers_asked(schedule)
+            schedule.task_queue.take(number, 0)
+            start, stop = of_task(number, schedule)
+            assert not start <= 6 < stop
+            receive(schedule, number, *range(start, stop))
+        assert drained(schedule) == [[4, 5, HOLE, 7]]
+
+
+def test_of_a_pass_without_an_index_the_datapoint_is_known_and_cannot_be_left_out():
+    schedule = OnePass(FakeTaskQueue())
+    schedule.begin_pass(7)
+    receive(schedule, 0, "a")
+    assert dies_in_pass(schedule, 0) is None  # made again for another reason
+    first, second = dies_in_pass(schedule, 3), dies_in_pass(schedule, 3)
+    assert (second.in_pass, second.position, len(first.ends), len(second.ends)) == (7, 3, 1, 2)
+    assert second.number < 0
+
+
+def dies_in_pass(schedule, position):
+    schedule.task_queue.take(0, 0)
+    item = schedule.ended(0, ItemEnd("died"), position, sent_all=False)
+    schedule.replaced(0)
+    return item

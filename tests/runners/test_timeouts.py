@@ -1,0 +1,131 @@
+"""How long the consumer has waited: pure, and so without a clock; and what it makes of that."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+import dataflow
+from dataflow import (
+    DataFromGenerator,
+    DataFromList,
+    MapData,
+    MultiProcessMapData,
+    MultiProcessRunnerZMQ,
+    MultiThreadMapData,
+    RepeatedData,
+)
+from dataflow.runners.engine import WaitTimer
+from tests.support.fakes import Numbers, runner
+from tests.support.faults import deadline
+from tests.support.waits import LIMIT
+
+
+def advance_until(wait_timer, end, step=0.05, begin=0.0):
+    now = begin
+    while now <= end:
+        wait_timer.advance(now)
+        now += step
+
+
+def test_silence_for_the_whole_time_is_too_long():
+    wait_timer = WaitTimer()
+    advance_until(wait_timer, 0.9)
+    assert not wait_timer.is_over(1, silent=True)
+    advance_until(wait_timer, 1.1, begin=0.9)
+    assert wait_timer.is_over(1, silent=True)
+    assert not wait_timer.is_over(None, silent=True)
+
+
+def test_a_datapoint_resets_it():
+    wait_timer = WaitTimer()
+    advance_until(wait_timer, 2)
+    wait_timer.reset()
+    assert not wait_timer.is_over(1, silent=True)
+    wait_timer.advance(100)
+    assert not wait_timer.is_over(1, silent=True)
+
+
+def test_earlier_messages_are_received_first_even_if_new_ones_keep_coming():
+    wait_timer = WaitTimer()
+    advance_until(wait_timer, 1.05)
+    assert not wait_timer.is_over(1, silent=False)
+    wait_timer.advance(1.1)
+    assert not wait_timer.is_over(1, silent=False)
+    wait_timer.advance(1.2)
+    assert wait_timer.is_over(1, silent=False)
+
+
+def test_time_in_a_slow_source_or_a_debugger_does_not_count():
+    wait_timer = WaitTimer()
+    for now in (0, 60, 120):
+        wait_timer.advance(now)
+    assert not wait_timer.is_over(1, silent=True)
+
+
+def dropped(dp):
+    return None
+
+
+def failing(dp):
+    raise ValueError("not one")
+
+
+def endless():
+    return RepeatedData(DataFromList([[k] for k in range(50)], shuffle=False), -1)
+
+
+@pytest.mark.parametrize("func", [dropped, failing])
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("node", [MultiThreadMapData, MultiProcessMapData])
+def test_results_that_are_dropped_are_nothing_to_wait_for(node, strict, func):
+    with (
+        node(endless(), 2, func, strict=strict, timeout=0.3, max_failures=10**9) as df,
+        deadline(LIMIT),
+        pytest.raises(dataflow.TimeoutError, match=r"no datapoint from Multi\w+ for 0.3 seconds"),
+    ):
+        next(iter(df))
+
+
+@pytest.mark.parametrize("func", [dropped, failing])
+@pytest.mark.parametrize("strict", [True, False])
+def test_nor_are_they_from_a_runner(strict, func):
+    with (
+        MultiProcessRunnerZMQ(MapData(endless(), func), 2, strict=strict, timeout=0.3, max_failures=10**9) as df,
+        deadline(LIMIT),
+        pytest.raises(dataflow.TimeoutError),
+    ):
+        next(iter(df))
+
+
+@pytest.fixture
+def later(monkeypatch):
+    """Advances the clock of code that waits for workers by so many seconds."""
+    passed = [0.0]
+    monkeypatch.setattr(
+        "dataflow.runners.engine.time", SimpleNamespace(monotonic=lambda: time.monotonic() + sum(passed))
+    )
+    return passed.append
+
+
+@pytest.mark.parametrize("node", [MultiThreadMapData, MultiProcessMapData])
+def test_a_source_that_takes_longer_is_waited_for(node, later):
+    def source():
+        for k in range(4):
+            later(10 * LIMIT)
+            yield [k]
+
+    with node(DataFromGenerator(source), 2, same, strict=True, timeout=LIMIT) as df, deadline(LIMIT):
+        assert list(df) == [[0], [1], [2], [3]]
+
+
+@pytest.mark.parametrize("kind", ["process", "zmq", "thread"])
+def test_a_consumer_that_takes_longer_is_waited_for(kind, later):
+    with runner(kind, lambda: Numbers(20), prefetch=1) as df, deadline(LIMIT):
+        for k, dp in enumerate(df):
+            assert dp == [k]
+            later(10 * LIMIT)
+
+
+def same(dp):
+    return dp

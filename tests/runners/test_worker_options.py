@@ -1,0 +1,346 @@
+"""What is done in a worker before its flow begins: `worker_init`, and the threads of native libraries."""
+
+import inspect
+import os
+import pydoc
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from dataclasses import fields
+
+import pytest
+
+from dataflow import (
+    DataFlow,
+    DataFromList,
+    MapData,
+    MultiProcessRunner,
+    MultiProcessRunnerZMQ,
+    MultiThreadRunner,
+    NotPicklable,
+    ParallelData,
+    WorkerDied,
+    worker_info,
+)
+from dataflow.runners.options import ACTOR_DEFAULTS, WorkerOptions
+from dataflow.runners.parallel_data import ParallelKeywords
+from tests.support.fakes import METHODS, every_runner, runner
+from tests.support.waits import LIMIT
+
+SEEN: list[tuple[str, int | None]] = []  # what has happened in this process, in order
+
+
+KINDS = pytest.mark.parametrize("case", ["process", "zmq", "thread"])
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen():
+    SEEN.clear()
+    yield
+    SEEN.clear()
+
+
+def note(what):
+    here = worker_info()
+    SEEN.append((what, None if here is None else here.index))
+
+
+class Story(DataFlow):
+    """Yields endlessly what has happened here to the worker in which it runs."""
+
+    def reset_state(self):
+        note("reset")
+
+    def __iter__(self):
+        while True:
+            here = worker_info()
+            index = None if here is None else here.index
+            yield [index, [what for what, where in SEEN if where == index]]
+
+
+def init():
+    note("init")
+
+
+# -- worker_init -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", every_runner())
+def test_a_worker_is_prepared_once_before_its_flow_is_reset(case):
+    with runner(case, Story, 2, worker_init=init) as df:
+        found = {}
+        for index, story in df:
+            found[index] = story
+            if len(found) == 2:
+                break
+    assert found == {0: ["init", "reset"], 1: ["init", "reset"]}
+
+
+def test_without_workers_the_consumer_is_prepared():
+    with MultiProcessRunner(Story(), 5, 0, worker_init=init) as df:
+        assert next(iter(df)) == [None, ["init", "reset"]]
+        next(iter(df))
+        assert len(SEEN) == 2
+
+
+def fail():
+    raise OSError(5, "no such device")
+
+
+@KINDS
+def test_an_exception_in_it_is_the_consumers_with_a_note(case):
+    with runner(case, Story, worker_init=fail) as df, pytest.raises(OSError, match="no such device") as caught:
+        next(iter(df))
+    assert caught.value.__notes__[0] == "raised by worker_init: fail"
+    assert caught.value.__notes__[1].startswith("raised in worker 0 of 1 of Multi")
+    if case != "thread":
+        assert "in fail" in str(caught.value.__cause__)
+
+
+@KINDS
+def test_a_program_that_is_ended_by_it_is_a_dead_worker(case):
+    with runner(case, Story, worker_init=sys.exit) as df, pytest.raises(WorkerDied):
+        next(iter(df))
+
+
+class Shares(DataFlow):
+    def __init__(self, box):
+        self.box = box
+
+    def __iter__(self):
+        while True:
+            yield [list(self.box)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_it_shares_with_the_flow_stays_shared_and_it_may_be_a_lambda(method):
+    box = []
+    with runner(("process", method), lambda: Shares(box), worker_init=lambda: box.append("prepared")) as df:
+        assert next(iter(df)) == [["prepared"]]
+    assert box == []
+
+
+def test_what_cannot_be_sent_is_named():
+    lock = threading.Lock()
+    df = runner(("process", "spawn"), Story, worker_init=lambda: lock)
+    with pytest.raises(NotPicklable, match=r"worker_init .* cannot be sent.*lock.* Make what it needs inside it"):
+        next(iter(df))
+
+    class Holds(Shares):
+        def __init__(self):
+            self.box = lock
+
+    with pytest.raises(NotPicklable, match=r"Holds.box"):  # prepared or not, a node is named
+        next(iter(runner(("process", "spawn"), Holds, worker_init=init)))
+
+
+@KINDS
+def test_what_is_no_function_is_refused(case):
+    with pytest.raises(TypeError, match=r"Multi\w+ expects a function, got int: worker_init is called"):
+        runner(case, Story, worker_init=5)
+
+
+# -- threads of native libraries ---------------------------------------------------------------------------------------
+
+VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
+
+
+def blas_threads():
+    """Threads that numpy's BLAS would use, here."""
+    import threadpoolctl
+
+    (numpy_blas, *_) = [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+    return numpy_blas
+
+
+class Threads(DataFlow):
+    def __init__(self, method=None):
+        self.inner = method
+
+    def __iter__(self):
+        while True:
+            yield [blas_threads(), {name: os.environ.get(name) for name in VARIABLES}]
+
+
+@pytest.fixture
+def blas():
+    """BLAS with three threads, in this process; no variable says otherwise."""
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    with pytest.MonkeyPatch.context() as patch, threadpoolctl.threadpool_limits(3, "blas"):
+        for name in VARIABLES:
+            patch.delenv(name, raising=False)
+        if blas_threads() != 3:
+            pytest.skip("numpy's BLAS has a fixed number of threads")
+        yield
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_blas_uses_as_many_threads_in_a_worker_as_it_is_allowed(method, blas):
+    with runner(("process", method), Threads, thread_limit=2) as df:
+        num, variables = next(iter(df))
+    assert num == 2 and set(variables.values()) == {"2"}
+    assert blas_threads() == 3 and not set(VARIABLES) & set(os.environ), "the main process is left as it was"
+
+
+def test_by_default_the_cores_are_shared_among_the_workers(blas, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)))
+    for num, expected in ((1, 3), (2, 2), (4, 1), (5, 1)):  # one worker may use four, and has three
+        with MultiProcessRunnerZMQ(Threads(), num, context="fork") as df:
+            assert next(iter(df))[0] == expected
+
+
+def test_a_share_leaves_alone_who_has_set_fewer_and_a_number_does_not(blas, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("MKL_NUM_THREADS", "64")
+    with MultiProcessRunnerZMQ(Threads(), 2, context="fork") as df:
+        num, variables = next(iter(df))
+    assert num == 3 and variables["OMP_NUM_THREADS"] == "1" and variables["MKL_NUM_THREADS"] == "4"
+    with MultiProcessRunnerZMQ(Threads(), 1, thread_limit=4, context="fork") as df:
+        num, variables = next(iter(df))
+    assert num == 4 and set(variables.values()) == {"4"}
+
+
+def test_threads_may_be_left_alone(blas):
+    with MultiProcessRunner(Threads(), 5, 2, thread_limit=None, context="fork") as df:
+        assert next(iter(df)) == [3, dict.fromkeys(VARIABLES)]
+
+
+def test_threads_and_the_consumer_itself_are_left_alone(blas):
+    with MultiThreadRunner(Threads, 5, 2) as df:
+        assert next(iter(df)) == [3, dict.fromkeys(VARIABLES)]
+    with MultiProcessRunner(Threads(), 5, 0, thread_limit=1) as df:
+        assert next(iter(df)) == [3, dict.fromkeys(VARIABLES)]
+
+
+def test_workers_in_a_worker_share_what_it_has(blas):
+    inner = MultiProcessRunner(Threads(), 5, 2)
+    with MultiProcessRunner(inner, 5, 1, thread_limit=2, context="fork") as df:
+        assert next(iter(df))[0] == 1
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "all"])
+@pytest.mark.parametrize("case", ["process", "zmq"])
+def test_a_limit_that_makes_no_sense_is_refused(case, wrong):
+    with pytest.raises(
+        (TypeError, ValueError), match=r'Multi\w+: thread_limit must be an integer ≥ 1, "share", or None'
+    ):
+        runner(case, Story, thread_limit=wrong)
+
+
+def run(script):
+    """In a program of its own: OpenCV's threads are those of a process, and this one has many tests before it."""
+    pytest.importorskip("cv2")
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout
+    return result.stdout.split()
+
+
+@pytest.mark.slow
+def test_opencv_that_was_used_before_a_fork_neither_hangs_nor_crowds():
+    """Asking it for another number of threads would wait endlessly for those of the parent."""
+    script = """
+        import cv2, numpy as np, os
+        from dataflow import DataFromList, MapData, MultiProcessRunner
+        image = np.zeros((2000, 2000, 3), np.uint8)
+        cv2.setNumThreads(4)
+        cv2.GaussianBlur(image, (9, 9), 3)  # its threads run now
+        def blur(dp):
+            cv2.GaussianBlur(image, (9, 9), 3)
+            return [cv2.getNumThreads(), len(os.listdir("/proc/self/task"))]
+        for limit in (1, 2, 3, "share"):
+            df = MapData(DataFromList([[0]], shuffle=False), blur)
+            with MultiProcessRunner(df, 1, 1, thread_limit=limit, context="fork", timeout=60) as df:
+                print(*next(iter(df))[:1])
+        print(cv2.getNumThreads())
+    """
+    assert run(script) == ["1", "1", "1", "1", "4"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["function", "worker_init", "reset"])
+def test_opencv_that_a_worker_loads_itself_is_limited_too(where):
+    script = f"""
+        import sys
+        from dataflow import DataFlow, MultiProcessRunnerZMQ
+        def load():
+            import cv2
+        class Flow(DataFlow):
+            def reset_state(self):
+                {"load()" if where == "reset" else "pass"}
+            def __iter__(self):
+                import cv2
+                while True:
+                    yield [cv2.getNumThreads()]
+        for limit in (1, 3):
+            init = load if {where == "worker_init"} else None
+            with MultiProcessRunnerZMQ(Flow(), 1, thread_limit=limit, worker_init=init, context="fork") as df:
+                print(*next(iter(df)))
+        assert "cv2" not in sys.modules
+    """
+    assert run(script) == ["1", "3"]
+
+
+@pytest.mark.slow
+def test_without_threadpoolctl_the_environment_is_set_all_the_same():
+    script = """
+        import os, sys
+        sys.modules["threadpoolctl"] = None
+        from dataflow import DataFromList, MapData, MultiProcessRunner
+        df = MapData(DataFromList([[0]]), lambda dp: [os.environ["OMP_NUM_THREADS"]])
+        with MultiProcessRunner(df, 1, 1, thread_limit=2, context="fork") as df:
+            print(*next(iter(df)))
+    """
+    assert run(script) == ["2"]
+
+
+# -- What users see of the options -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [MultiProcessRunner, MultiProcessRunnerZMQ, MultiThreadRunner, ParallelData])
+def test_help_shows_a_signature_as_a_person_would_write_it(kind):
+    text = str(inspect.signature(kind))
+    assert "timeout: float | None = None, max_restarts: SupportsIndex = 0" in text
+    assert re.search(r"ForwardRef|'DataFlow'|inspect\.", text) is None
+    margin = r"[\s|]+"  # from Python 3.13 on, a long signature has a line for each parameter
+    assert re.sub(margin, "", kind.__name__ + text) in re.sub(margin, "", pydoc.plain(pydoc.render_doc(kind)))
+
+
+def test_each_option_is_known_to_editors_and_described():
+    """A type checker needs the names of keyword arguments in a `TypedDict`; everything else stands at the field."""
+    options = {field.name: field for field in fields(WorkerOptions)}
+    taken = [name for name, field in options.items() if field.metadata]
+    assert sorted({*taken, *ACTOR_DEFAULTS}) == sorted(ParallelKeywords.__annotations__)
+    described = re.findall(r"^    (\w+): ", inspect.getdoc(WorkerOptions).partition("Raises:")[0], re.MULTILINE)
+    assert sorted(described) == sorted(options)
+
+
+def test_the_first_forty_lines_of_help_have_signature_parameters_and_an_example():
+    shown = pydoc.plain(pydoc.render_doc(ParallelData))
+    one_line = r"ParallelData(…)\n"  # from Python 3.13 on, a long signature has a line for each parameter
+    shown = re.sub(r"ParallelData\(\n.*?\) -> None\n", one_line, shown, flags=re.DOTALL)
+    first = "\n".join(shown.splitlines()[:40])
+    names = [f"     {name}: " for name in ("ds", "num_workers", "backend", "hwm", "options")]
+    places = [first.find(name) for name in ("  ParallelData(", "Args:", *names, "Example:")]
+    assert min(places) >= 0 and places == sorted(places)
+    *_, last = inspect.getdoc(ParallelData).splitlines()
+    assert ">>> with ParallelData(df, 2) as squares:" in first
+    assert last in first.partition(">>>")[2]
+
+
+@pytest.mark.slow
+def test_a_killed_worker_names_the_parameter_of_its_runner():
+    flow = MapData(DataFromList([[1]]), lambda dp: os.kill(os.getpid(), signal.SIGKILL))
+    for kind, name in ((ParallelData, "num_workers"), (MultiProcessRunnerZMQ, "num_proc")):
+        with kind(flow, 1, strict=True) as df, pytest.raises(WorkerDied, match=f"Lower {name} or the buffer size"):
+            list(df)

@@ -1,0 +1,96 @@
+"""What is open when the interpreter ends is closed, before multiprocessing waits for its children."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import dataflow
+from tests.support.products import halved
+from tests.support.waits import LIMIT
+
+ROOT = os.path.dirname(os.path.dirname(dataflow.__file__))
+
+PREFIX = """
+import gc, os, sys
+from dataflow.system.cleanup import close_at_exit
+
+class Resource:
+    def __init__(self, name, fails=False):
+        self.name, self.fails = name, fails
+        close_at_exit(self)
+    def close(self):
+        print("closed", self.name, flush=True)
+        if self.fails:
+            raise ValueError(self.name)
+"""
+
+
+def run(code, prefix=PREFIX):
+    return subprocess.run(
+        [sys.executable, "-c", prefix + code],
+        capture_output=True, text=True, timeout=LIMIT, check=False, env={**os.environ, "PYTHONPATH": ROOT},
+    )  # fmt: skip
+
+
+def test_what_is_open_is_closed_once_at_the_end():
+    done = run("a, b = Resource('a'), Resource('b')")
+    assert sorted(done.stdout.split("\n")) == ["", "closed a", "closed b"] and done.returncode == 0
+
+
+def test_what_has_gone_before_is_not_closed():
+    assert run("a = Resource('a'); del a; gc.collect()").stdout == ""
+
+
+def test_one_that_fails_does_not_keep_the_others_open():
+    assert run("a, b, c = Resource('a', True), Resource('b'), Resource('c', True)").stdout.count("closed") == 3
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit(0)"])
+def test_a_forked_process_closes_nothing_of_its_parents(end):
+    done = run(f"a = Resource('a')\nif not os.fork(): {end}\nos.wait()\nprint('parent')")
+    closed = done.stdout.split("\n").count("closed a")
+    assert closed == 1 or end == "sys.exit(0)"  # what is open guards itself by its process
+
+
+def test_a_child_of_multiprocessing_closes_what_it_opened_itself():
+    code = """
+import multiprocessing
+def child():
+    global kept
+    kept = Resource("child")
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join()
+"""
+    assert run(code).stdout == "closed child\n"
+
+
+RUNNER = """
+import logging
+logging.disable(logging.WARNING)  # which says what a pass of several workers is
+from itertools import islice
+from dataflow import DataFlow, MultiProcessRunner, MultiProcessRunnerZMQ, MultiThreadRunner
+class Forever(DataFlow):
+    def __iter__(self):
+        while True:
+            yield [0]
+"""
+
+
+MAKES = (
+    "MultiProcessRunner(Forever(), 5, 2)",
+    "MultiProcessRunnerZMQ(Forever(), 2)",
+    "MultiThreadRunner(Forever, 5, 2)",
+    "MultiThreadRunner(lambda: MultiProcessRunnerZMQ(Forever()), 5, 1)",
+    "MultiProcessRunnerZMQ(MultiProcessRunnerZMQ(Forever()))",
+)
+ENDS = ("", "iterator = None", "raise SystemExit", "import atexit; atexit.register(df.close)")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("make", "how"), halved(MAKES, ENDS))
+def test_an_interpreter_with_a_runner_at_work_ends_without_a_word(make, how):
+    done = run(f"df = {make}\niterator = iter(df)\nlist(islice(iterator, 10))\n{how}\n", RUNNER)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)

@@ -1,0 +1,94 @@
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from dataflow.system import native_threads
+from dataflow.system.native_threads import ThreadLimit, limit_for, limit_threads, limit_threads_again
+from tests.support.waits import LIMIT
+
+
+class FakeController:
+    """Stands for the search for thread pools."""
+
+    searches = 0
+
+    def __init__(self):
+        type(self).searches += 1
+        self.lib_controllers = []
+
+
+@pytest.fixture
+def searches(monkeypatch):
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    monkeypatch.setattr(threadpoolctl, "ThreadpoolController", FakeController)
+    monkeypatch.setattr(native_threads, "_here", native_threads._Process())
+    monkeypatch.setattr(FakeController, "searches", 0)
+    for name in native_threads._VARIABLES:
+        monkeypatch.setenv(name, "1")
+    return lambda: FakeController.searches
+
+
+def test_libraries_are_searched_for_again_only_after_others_were_loaded(searches, monkeypatch):
+    loaded = frozenset({"/one.so"})
+    monkeypatch.setattr(native_threads, "_loaded_libraries", lambda: loaded)
+    limit_for("share", 1)  # in the parent
+    limit_threads(ThreadLimit(1, exact=False))
+    limit_threads_again()
+    assert searches() == 1
+    loaded = frozenset({"/one.so", "/other.so"})
+    limit_threads_again()
+    limit_threads_again()
+    assert searches() == 2
+
+
+def test_where_nobody_knows_the_libraries_they_are_searched_for_every_time(searches, monkeypatch):
+    monkeypatch.setattr(native_threads, "_loaded_libraries", lambda: None)
+    limit_threads(ThreadLimit(1, exact=False))
+    limit_threads_again()
+    assert searches() == 2
+
+
+def test_a_library_that_is_loaded_is_noticed():
+    if native_threads._loaded_libraries() is None:
+        pytest.skip("this system does not tell")
+    code = """
+import sys
+from dataflow.system.native_threads import _loaded_libraries
+before = _loaded_libraries()
+assert before == _loaded_libraries()
+assert "_sqlite3" not in sys.modules
+import _sqlite3
+assert before < _loaded_libraries(), before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT)
+
+
+def test_no_child_is_forked_while_another_thread_searches(searches, monkeypatch):
+    begun, may_end, forked = threading.Event(), threading.Event(), threading.Event()
+
+    class SlowController(FakeController):
+        def __init__(self):
+            super().__init__()
+            begun.set()
+            may_end.wait(LIMIT)
+
+    def fork():
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        forked.set()
+
+    monkeypatch.setattr("threadpoolctl.ThreadpoolController", SlowController)
+    threads = [threading.Thread(target=native_threads.find_pools), threading.Thread(target=fork)]
+    threads[0].start()
+    assert begun.wait(LIMIT)
+    threads[1].start()
+    assert not forked.wait(0.3)
+    may_end.set()
+    assert forked.wait(LIMIT)
+    for thread in threads:
+        thread.join(LIMIT)

@@ -1,0 +1,366 @@
+"""Classes and functions of the main program, on the way to workers and back: the same, wherever the program is."""
+
+import enum
+import gc
+import os
+import pickle
+import sys
+import textwrap
+import threading
+import types
+
+import pytest
+
+from dataflow import MapData, MultiProcessMapData, MultiProcessRunner, NotPicklable
+from dataflow.sources.in_memory import DataFromList
+from dataflow.system.pickling import (
+    ForkedMain,
+    ImportedMain,
+    dumps,
+    dumps_back,
+    dumps_task,
+    imported_main,
+    loads,
+    main_importable,
+    shorten_notes,
+)
+from tests.support.main_program import SAID, run
+
+PLACES = ["file", "command", "stdin", "module", "package", "notebook"]
+CONTEXTS = ["fork", "spawn", "forkserver"]
+
+
+def check_program(place, context, directory):
+    ended = run(place, context, directory)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == SAID
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "context"), [("file", "spawn"), ("notebook", "forkserver")])
+def test_what_the_main_program_defines_is_the_same_in_workers_and_back(place, context, tmp_path):
+    check_program(place, context, tmp_path)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("place", PLACES)
+def test_so_it_is_wherever_the_program_is(place, context, tmp_path):
+    check_program(place, context, tmp_path)
+
+
+# -- the main module ---------------------------------------------------------------------------------------------------
+
+SOURCE = """
+    import collections
+    import enum
+    from os import path as where
+
+    class Ours:
+        class Inner:
+            pass
+
+        @property
+        def size(self):
+            return SIZE
+
+    class Label(enum.Enum):
+        CAT = 1
+
+    def deep():
+        return [BELOW for _ in range(3)]
+
+    def calls():
+        return deep()
+
+    def sets():
+        global RUN
+        RUN = 3
+
+    def uses():
+        return (lambda: RUN)()
+
+    make = lambda: Ours()
+    Odd = collections.namedtuple("Other", "a")
+    if Ours:
+        def conditional(): pass
+    try:
+        Tried = int
+    except NameError:
+        pass
+    if __name__ != "__main__":
+        imported_only = 1
+    else:
+        BELOW = 7
+    if __name__ == "__main__":
+        SIZE = [1, 2]
+        class Guarded: pass
+        def guarded(): return Ours
+        for k in range(3): pass
+"""
+
+
+@pytest.fixture
+def main(tmp_path, monkeypatch):
+    """The main module, made from `SOURCE`."""
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(SOURCE))
+    return become_main(monkeypatch, path)
+
+
+def become_main(monkeypatch, path):
+    module = types.ModuleType("__main__")
+    module.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    monkeypatch.setitem(sys.modules, "__mp_main__", sys.modules.get("__mp_main__"))
+    exec(compile(path.read_text(), path, "exec"), vars(module))
+    return module
+
+
+def test_what_importing_binds_is_sent_by_reference(main):
+    seen = imported_main()
+    names = [seen.name_of(vars(main)[name]) for name in ("Ours", "Label", "calls", "make", "Odd", "conditional")]
+    assert names == ["Ours", "Label", "calls", "make", "Odd", "conditional"]
+    assert seen.name_of(main.Ours.Inner) == "Ours.Inner"
+    for obj in (main.Ours, main.Label, main.Label.CAT, main.make, main.Odd, main.Odd(1), main.calls):
+        assert type(loads(dumps(obj, main=seen))) is type(obj)
+        assert b"cloudpickle" not in dumps(obj, main=seen)
+    assert loads(dumps(main.Odd, main=seen)) is main.Odd
+
+
+def test_what_is_bound_below_the_guard_is_sent_by_value(main):
+    seen = imported_main()
+    assert seen.name_of(main.Guarded) is seen.name_of(main.guarded) is None
+    assert b"cloudpickle" in dumps(main.Guarded(), main=seen)
+    del sys.modules["__main__"].Guarded  # as in a worker
+    assert type(loads(dumps(main.guarded, main=seen))()) is type
+
+
+def test_what_is_not_found_by_its_name_is_sent_by_value(main):
+    def local():
+        return 1
+
+    assert imported_main().name_of(local) is None
+    assert loads(dumps(local, main=imported_main()))() == 1
+
+
+def test_what_was_added_later_is_sent_by_value(main):
+    exec("class Later: pass", vars(main))
+    assert imported_main().name_of(main.Later) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "variables"),
+    [
+        ("calls", {"BELOW": 7}),
+        ("Ours", {"SIZE": [1, 2]}),
+        ("uses", {"RUN": 4}),
+        ("make", {"SIZE": [1, 2]}),
+        ("Odd", {}),
+    ],
+)
+def test_variables_that_get_their_values_later_are_sent_along(main, name, variables):
+    main.RUN = 4
+    obj = vars(main)[name]
+    assert imported_main().variables(obj) == variables
+    data = dumps([obj], main=imported_main())
+    for late in variables:
+        del vars(main)[late]  # as in a worker
+    assert loads(data) == [obj]
+    assert {late: vars(main)[late] for late in variables} == variables
+
+
+def test_a_variable_that_cannot_be_sent_is_left_out(main):
+    main.BELOW = (k for k in range(3))
+    main.RUN = 4
+    data = dumps([main.calls, main.uses], main=imported_main())
+    del main.BELOW, main.RUN
+    loads(data)
+    assert main.RUN == 4
+    assert not hasattr(main, "BELOW")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "found"),
+    [
+        ({}, False),
+        ({"__file__": "<stdin>"}, False),
+        ({"__file__": "/none/such.py"}, False),
+        ({"__file__": __file__}, True),
+        ({"__file__": __file__, "__spec__": types.SimpleNamespace(name="package.module")}, True),
+        ({"__file__": __file__, "__spec__": types.SimpleNamespace(name="package.__main__")}, False),
+        ({"__file__": __file__, "__spec__": types.SimpleNamespace(name="__main__")}, False),
+    ],
+)
+def test_whether_workers_import_the_main_program(monkeypatch, attributes, found):
+    module = types.ModuleType("__main__")
+    vars(module).update(attributes)
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    monkeypatch.setitem(sys.modules, "__mp_main__", None)
+    assert (imported_main() is not None) == found
+    from multiprocessing import spawn
+
+    with main_importable():
+        reported = {"init_main_from_name", "init_main_from_path"} & spawn.get_preparation_data("").keys()
+        assert bool(reported) == (found or "__spec__" in attributes)
+    assert getattr(module, "__file__", None) == attributes.get("__file__")
+
+
+def test_a_source_that_cannot_be_read_says_nothing(tmp_path):
+    module = types.ModuleType("__main__")
+    assert ImportedMain(module, None).variables(print) == {}
+    (tmp_path / "bad.py").write_text("class")
+    assert ImportedMain(module, str(tmp_path / "bad.py")).variables(become_main) == {}
+
+
+def test_a_forked_worker_has_the_classes_that_were_there(main):
+    seen = ForkedMain()
+    old = main.Label
+    assert (seen.name_of(old), seen.name_of(main.calls)) == ("Label", None)
+    main.Label = enum.Enum("Label", "DOG", module="__main__")
+    assert seen.name_of(old) is seen.name_of(main.Label) is None
+
+
+# -- the way back ------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_sent_by_value_comes_back_as_it_was(main):
+    class Local:
+        pass
+
+    sent = loads(dumps([main.Guarded, Local, Local()]))
+    assert sent[:2] == [main.Guarded, Local]  # here, where both sides are one process
+    for obj in (Local, Local(), {"a": [Local()]}, main.Guarded()):
+        assert type(pickle.loads(dumps_back(obj))) is type(obj)
+
+
+def test_what_was_never_sent_is_refused_as_by_pickle():
+    class Local:
+        pass
+
+    with pytest.raises((pickle.PicklingError, AttributeError), match="Local"):
+        dumps_back(Local())
+    with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
+        dumps_back(lambda: 0)
+
+
+def test_what_is_gone_by_then_is_an_error(main):
+    class Local:
+        pass
+
+    dumps(Local)
+    back = dumps_back(Local())
+    del Local
+    gc.collect()
+    with pytest.raises(pickle.UnpicklingError, match="does not exist any more"):
+        pickle.loads(back)
+    back = dumps_back(main.Odd(1))
+    main.Odd = 3
+    with pytest.raises(pickle.UnpicklingError, match="has no Odd any more"):
+        pickle.loads(back)
+
+
+def test_tasks_are_single_pickles_that_may_be_joined(main):
+    body = dumps_task([main.Guarded()], imported_main(), 3)
+    assert type(pickle.loads(body)[0]) is main.Guarded
+
+
+def local_class():
+    class Local:
+        def __init__(self, x):
+            self.x = x
+
+    return Local
+
+
+def test_a_local_class_that_a_forked_worker_has_inherited_comes_back_as_the_same():
+    kind = local_class()
+    other = local_class()
+    source = DataFromList([[kind(k), other(k)] for k in range(3)], shuffle=False)
+    with MultiProcessRunner(MapData(source, lambda dp: [*dp, kind(dp[0].x)]), 5, 1, context="fork", strict=True) as df:
+        for k, got in enumerate(df):
+            assert [type(value) for value in got] == [kind, other, kind]
+            assert [value.x for value in got] == [k] * 3
+
+
+def test_a_local_class_that_a_worker_has_made_is_refused():
+    df = MapData(DataFromList([[1]]), lambda dp: [local_class()(dp[0])])
+    with (
+        MultiProcessRunner(df, 5, 1, context="fork", strict=True) as runner,
+        pytest.raises((pickle.PicklingError, AttributeError), match="Local"),
+    ):
+        list(runner)
+
+
+def with_notes(*notes):
+    error = TypeError("cannot pickle '_thread.lock' object")
+    for note in notes:
+        error.add_note(note)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("notes", "expected"),
+    [
+        ([], []),
+        (["another"], ["another"]),
+        (
+            ["when serializing list item 1", "when serializing dict item 'x'", "another"],
+            ["it is in dict item 'x', list item 1", "another"],
+        ),
+        (
+            [
+                "when serializing dict item 'lock'",
+                "when serializing Own state",
+                "when serializing Own object",
+                "when serializing dict item 'func'",
+                "when serializing dataflow.transforms.mapping.MapData state",
+                "when serializing dataflow.transforms.mapping.MapData object",
+            ],
+            ["it is in Own object, dict item 'lock'"],
+        ),
+        (
+            ["when serializing tuple item 3", "when serializing multiprocessing.context.ForkServerProcess state"],
+            [],
+        ),
+    ],
+)
+def test_the_notes_of_pickle_become_one(notes, expected):
+    error = with_notes(*notes)
+    shorten_notes(error)
+    assert getattr(error, "__notes__", []) == expected
+
+
+class Holding:
+    def __init__(self):
+        self.inner = {"deep": [1, threading.Lock()]}
+
+    def __call__(self, dp):
+        return dp
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_what_cannot_be_sent_to_a_worker_is_told_in_few_lines(method):
+    df = MultiProcessMapData(DataFromList([[1]]), 1, Holding(), strict=True, context=method)
+    with df, pytest.raises(NotPicklable, match=r"^MapData.func .* cannot be sent to a worker") as raised:
+        next(iter(df))
+    assert not hasattr(raised.value, "__notes__") or raised.value.__notes__ == []
+    notes = getattr(raised.value.__cause__, "__notes__", [])
+    where = "dict item 'inner', dict item 'deep', list item 1"
+    assert notes == ([f"it is in {Holding.__module__}.Holding object, {where}"] if sys.version_info >= (3, 14) else [])
+
+
+@pytest.mark.parametrize("by_worker", [False, True])
+def test_a_datapoint_that_cannot_be_sent_is_told_in_few_lines(by_worker):
+    bad = [1, {"deep": [threading.Lock()]}]
+    ds = MapData(DataFromList([[1]]), lambda dp: bad) if not by_worker else DataFromList([[1]])
+    df = MultiProcessMapData(ds, 1, lambda dp: bad if by_worker else dp, strict=True, context="fork")
+    with df, pytest.raises((TypeError, pickle.PicklingError), match="cannot pickle") as raised:
+        next(iter(df))
+    where = ["it is in list item 1, dict item 'deep', list item 0"] if sys.version_info >= (3, 14) else []
+    assert [note for note in raised.value.__notes__ if "list item" in note] == where
+    assert not any("when serializing" in note for note in raised.value.__notes__)
+
+
+def test_keys_name_the_process():
+    assert f"{os.getpid()}." in repr(dumps(lambda: 0))

@@ -1,0 +1,372 @@
+"""A worker that is a process: started by every method, deaf to Ctrl-C, ended with everything it holds."""
+
+import ctypes
+import gc
+import multiprocessing
+import os
+import platform
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from functools import partial
+from multiprocessing import forkserver, popen_forkserver
+
+import numpy as np
+import pytest
+
+from dataflow.system.descriptors import pipe
+from dataflow.system.worker_info import worker_info, worker_info_of
+from dataflow.system.worker_process import ProcessWorker, keep_freed_memory
+from tests.support.fakes import METHODS
+from tests.support.waits import LIMIT, wait_until
+
+
+def tell(end, what):
+    os.write(end.fd, repr(what()).encode())
+
+
+def start(method, body, *descriptors, seed=(1, 2), index=0, count=1):
+    context = multiprocessing.get_context(method)
+    worker = ProcessWorker(context, worker_info_of(index, count), seed, body, descriptors)
+    worker.start()
+    return worker
+
+
+def reported(method, what, **options):
+    read, write = pipe()
+    worker = start(method, partial(tell, write, what), write, **options)
+    write.close()
+    answer = os.read(read.fd, 10_000).decode()
+    read.close()
+    assert worker.join(LIMIT)
+    assert worker.exitcode() == 0
+    worker.release()
+    return answer
+
+
+def info():
+    return worker_info().path
+
+
+def signals():
+    return [signal.getsignal(signal.SIGINT) == signal.SIG_IGN, signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()]
+
+
+def drawn():
+    return random.random(), float(np.random.rand())
+
+
+def idle():
+    threading.Event().wait(2 * LIMIT)
+
+
+def leave():
+    sys.exit(7)
+
+
+def page_faults():
+    """Of making and dropping an array of 4 MiB fifty times, when that was done before."""
+    for round in range(100):
+        if round == 50:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        np.ones(4 << 20, np.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_body_runs_in_another_process_at_its_place(method):
+    assert reported(method, info, index=1, count=3) == "((1, 3),)"
+    assert reported(method, os.getpid) != str(os.getpid())
+
+
+def test_what_a_fork_inherits_is_never_looked_at_for_garbage():
+    alive, frozen = len(gc.get_objects()), gc.get_freeze_count()
+    assert int(reported("fork", gc.get_freeze_count)) > frozen + alive / 2
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has other ways")
+@pytest.mark.parametrize("method", METHODS)
+def test_memory_that_is_needed_again_and_again_stays_mapped(method):
+    assert int(reported(method, page_faults)) < 1000  # of 51,200 pages
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has other ways")
+def test_what_the_user_has_set_for_malloc_holds(monkeypatch):
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "0")
+    asked = []
+    monkeypatch.setattr(ctypes, "CDLL", asked.append)
+    keep_freed_memory()
+    assert not asked
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_worker_ignores_ctrl_c_and_nothing_stays_blocked(method):
+    assert reported(method, signals) == "[True, True]"
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_global_generators_follow_from_the_seed(method):
+    first = reported(method, drawn, seed=(5, 0))
+    assert first == reported("fork", drawn, seed=(5, 0))
+    assert first != reported("fork", drawn, seed=(5, 1))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_worker_is_killed_whatever_it_does(method):
+    worker = start(method, idle)
+    assert not worker.has_ended() and not worker.join(0)
+    assert f"pid {worker.pid}, " in worker.state()
+    assert worker.kill()
+    assert worker.exitcode() == -signal.SIGKILL
+    worker.release()
+
+
+def test_a_worker_that_is_killed_is_waited_for_again_if_the_clock_has_jumped(monkeypatch):
+    worker = start("fork", idle)
+    waits, wait = [], worker._process.join
+
+    def join(timeout):
+        waits.append(timeout)
+        if len(waits) > 1:  # the first is over at once, and the kernel has done nothing
+            wait(timeout)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(worker._process, "join", join)
+        patched.setattr(worker, "exitcode", lambda: None if len(waits) < 2 else -signal.SIGKILL)
+        assert worker.kill()
+    worker.release()
+
+
+def test_a_killed_worker_that_gets_no_turn_to_end_is_waited_for(monkeypatch):
+    worker = start("fork", idle)
+    process, later = worker._process, threading.Timer(2.0, lambda: os.kill(worker.pid, signal.SIGKILL))
+    monkeypatch.setattr(process, "kill", later.start)  # as if other programs had the processors so long
+    assert worker.kill()
+    later.join()
+    worker.release()
+
+
+def end_main_thread_only():
+    threading.Thread(target=signal.pause).start()
+    ctypes.CDLL(None).pthread_exit(None)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="ends a thread by a call of glibc")
+def test_a_killed_worker_is_waited_for_while_the_kernel_still_ends_its_threads(monkeypatch):
+    worker = start("fork", end_main_thread_only)
+    wait_until(lambda: worker.state().endswith("ended"), LIMIT, worker.state)
+    assert not worker.has_ended()  # one thread is left: it cannot be reaped yet
+    process, later = worker._process, threading.Timer(2.0, lambda: os.kill(worker.pid, signal.SIGKILL))
+    monkeypatch.setattr(process, "kill", later.start)  # as if the kernel took so long
+    assert worker.kill()
+    assert worker.exitcode() == -signal.SIGKILL
+    later.join()
+    worker.release()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_worker_ends_when_its_lifeline_is_let_go(method):
+    worker = start(method, idle)
+    wait_until(lambda: "waiting" in worker.state(), LIMIT, "does not run")
+    threading.Event().wait(0.2 if method != "fork" else 0.02)
+    worker.release()
+    wait_until(worker.has_ended, LIMIT, "survives")
+    worker.release()  # what was alive then could not be given back
+
+
+def test_the_code_of_an_exit_is_known():
+    worker = start("fork", leave)
+    assert worker.join(LIMIT) and worker.exitcode() == 7
+    assert "ended with exit code 7" in worker.state()
+    worker.release()
+
+
+def test_a_worker_may_have_children_of_its_own():
+    assert reported("fork", _grandchild) == "'13'"
+
+
+def _grandchild():
+    return reported("fork", lambda: 13)
+
+
+def test_starting_and_releasing_gives_every_descriptor_back():
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        worker = start("fork", os.getpid)
+        worker.join(LIMIT)
+        worker.release()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_cannot_be_started_leaves_nothing(monkeypatch):
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(Exception, match=r"pickle|lock"):
+        start("spawn", threading.Lock())
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("call", ["open", "dup"])
+def test_what_the_fork_server_has_started_in_vain_ends(call, monkeypatch):
+    def refuse(*_, **__):
+        raise MemoryError
+
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched:
+        owner = popen_forkserver if call == "open" else popen_forkserver.os
+        patched.setattr(owner, call, refuse, raising=False)
+        with pytest.raises(MemoryError):
+            start("forkserver", idle)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_worker_starts_where_more_than_a_thousand_descriptors_are_open():
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 3000:
+        pytest.skip("only 1024 descriptors are allowed here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 3000), hard))
+    fillers = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert reported("fork", info) == "((0, 1),)"
+    finally:
+        for filler in fillers:
+            os.close(filler)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="older Pythons do not warn of a fork with threads")
+@pytest.mark.parametrize("name", ["dataflow-worker-0", "mine"])
+def test_python_warns_of_a_fork_with_threads_where_they_are_the_users(name):
+    go_on = threading.Event()
+    thread = threading.Thread(target=go_on.wait, name=name)
+    thread.start()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        reported("fork", info)
+    go_on.set()
+    thread.join()
+    assert bool(caught) == (name == "mine")
+
+
+# -- the fork server ---------------------------------------------------------------------------------------------------
+
+
+def test_a_fork_server_that_has_ended_is_no_obstacle(monkeypatch):
+    """As from Python 3.14 on, where it imports the main program, and that has no guard."""
+
+    def connect(server, fds):
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    monkeypatch.setattr(forkserver.ForkServer, "connect_to_new_process", connect)
+    assert reported("forkserver", partial(int, "5")) == "5"
+
+
+def printed(program, place, *arguments):
+    file = place / "program.py"
+    file.write_text(program)
+    done = subprocess.run(
+        [sys.executable, file, *arguments], stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT
+    )
+    return done.stdout.strip()
+
+
+PROGRAM = """
+import multiprocessing, sys
+from multiprocessing import forkserver
+from dataflow import DataFromList, ParallelData
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        multiprocessing.set_forkserver_preload(sys.argv[1:])
+    with ParallelData(DataFromList([[1]]), 1, context="forkserver") as df:
+        assert list(df) == [[1]]
+    print(*forkserver._forkserver._preload_modules)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chosen", [(), ("json",)], ids=["by default", "chosen"])
+def test_the_fork_server_imports_what_workers_need_unless_the_program_has_chosen(chosen, tmp_path):
+    found = printed(PROGRAM, tmp_path, *chosen).split()
+    expected = {"dataflow.transport.zeromq", "dataflow.system.preload"}
+    assert found == list(chosen) if chosen else found[0] == "__main__" and expected <= set(found)
+
+
+INTERRUPTED = """
+import multiprocessing, os, signal, sys
+from multiprocessing import forkserver
+from dataflow import DataFromList, ParallelData
+
+if __name__ != "__main__":
+    os.kill(os.getpid(), signal.SIGINT)
+
+if __name__ == "__main__":
+    if sys.argv[1] == "forkserver":
+        multiprocessing.set_forkserver_preload(["json"])
+        forkserver.ensure_running()
+    with ParallelData(DataFromList([[1]]), 1, context=sys.argv[1], timeout=60) as df:
+        print(list(df))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_an_interrupt_while_a_worker_imports_the_main_program_is_for_the_consumer(method, tmp_path):
+    assert printed(INTERRUPTED, tmp_path, method) == "[[1]]"
+
+
+MASK = """
+import multiprocessing, signal
+from dataflow import DataFromList, ParallelData
+
+def show():
+    print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+if __name__ == "__main__":
+    with ParallelData(DataFromList([[1]]), 1, context="forkserver") as df:
+        assert list(df) == [[1]]
+    process = multiprocessing.get_context("forkserver").Process(target=show)
+    process.start()
+    process.join()
+"""
+
+
+@pytest.mark.slow
+def test_the_users_own_processes_can_be_interrupted(tmp_path):
+    assert printed(MASK, tmp_path) == "set()"
+
+
+REFUSED = """
+import os, types
+from multiprocessing import forkserver, resource_tracker
+import psutil
+from dataflow import DataFromList, ParallelData
+
+def refuse(_):
+    raise MemoryError
+
+if __name__ == "__main__":
+    resource_tracker.ensure_running()
+    others, opened = psutil.Process().children(), os.listdir("/proc/self/fd")
+    with ParallelData(DataFromList([[1]]), 1, context="forkserver") as df:
+        forkserver.os = types.SimpleNamespace(**{**vars(os), "urandom": refuse})
+        try:
+            list(df)
+        except MemoryError:
+            forkserver.os = os
+            df.close()
+            print(psutil.Process().children() == others, os.listdir("/proc/self/fd") == opened)
+        print(list(df))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="older Pythons do nothing that could fail once the server runs")
+def test_a_fork_server_that_could_not_be_told_its_key_ends(tmp_path):
+    assert printed(REFUSED, tmp_path).splitlines() == ["True True", "[[1]]"]

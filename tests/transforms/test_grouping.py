@@ -1,0 +1,214 @@
+"""Sources that use memory again: one buffer, or several by turns."""
+
+import itertools
+from functools import partial
+
+import numpy as np
+import pytest
+
+from dataflow import (
+    BatchData,
+    BatchDataByShape,
+    BucketBatchData,
+    DataFlow,
+    DataFromGenerator,
+    DataFromList,
+    JoinData,
+    MapData,
+    MultiProcessMapAndBatchData,
+    PadBatchData,
+    ParallelData,
+    RepeatedDataPoint,
+)
+from dataflow.transforms import grouping as gathering
+from dataflow.transforms.grouping import copy_datapoint
+from tests.support.contract import check_node
+
+SHAPE = (2, 3)
+
+
+def whole_array():
+    buffer = np.zeros(SHAPE)
+    for k in range(7):
+        buffer[:] = k
+        yield [buffer, k]
+
+
+def views_of_it():
+    buffer = np.zeros(SHAPE)
+    for k in range(7):
+        buffer[:] = k
+        yield (buffer[:], k)
+
+
+def lists():
+    row = [0, [0, 0]]
+    for k in range(7):
+        row[0], row[1][:] = k, [k, k]
+        yield row
+
+
+def plain_lists():
+    row = [0, "0"]
+    for k in range(7):
+        row[:] = k, str(k)
+        yield row
+
+
+def dicts():
+    row = {"x": np.zeros(SHAPE), "k": 0}
+    for k in range(7):
+        row["x"][:], row["k"] = k, k
+        yield row
+
+
+def turns(num):
+    buffers = [np.zeros(SHAPE) for _ in range(num)]
+    for k in range(12):
+        buffers[k % num][:] = k
+        yield [buffers[k % num]]
+
+
+def plain(batches):
+    return [[np.asarray(value).tolist() for value in (b.values() if isinstance(b, dict) else b)] for b in batches]
+
+
+def kept(source):
+    return DataFromList([deep(dp) for dp in source()], shuffle=False)
+
+
+def deep(value):
+    if isinstance(value, list | tuple):
+        return type(value)(map(deep, value))
+    return {key: deep(item) for key, item in value.items()} if isinstance(value, dict) else np.copy(value)[()]
+
+
+BATCHING = {
+    "BatchData": lambda ds: BatchData(ds, 3, remainder=True),
+    "BatchData of mapped": lambda ds: BatchData(MapData(ds, lambda dp: dp), 3, remainder=True),
+    "PadBatchData": lambda ds: PadBatchData(ds, 3, remainder=True),
+    "MultiProcessMapAndBatchData": lambda ds: MultiProcessMapAndBatchData(
+        ds, 0, lambda dp: dp, 3, strict=True, remainder=True
+    ),
+}
+
+
+@pytest.mark.parametrize("source", [whole_array, views_of_it, lists, plain_lists, dicts])
+@pytest.mark.parametrize("make", BATCHING.values(), ids=BATCHING)
+def test_one_buffer_gives_right_batches(source, make):
+    assert plain(make(DataFromGenerator(source))) == plain(make(kept(source)))
+
+
+@pytest.mark.parametrize("make", [
+    lambda ds: BatchDataByShape(ds, 3, 0, remainder=True),
+    lambda ds: BucketBatchData(ds, 3, key=lambda dp: len(dp[0]), boundaries=[5]),
+])  # fmt: skip
+def test_one_buffer_gives_right_batches_where_datapoints_wait(make):
+    assert plain(make(DataFromGenerator(whole_array))) == plain(make(kept(whole_array)))
+
+
+def new_for_the_first(num, start=0):
+    """From datapoint `start` on: a new array for the first datapoint of each batch, then one buffer."""
+    buffer = np.zeros(SHAPE)
+    for k in range(24):
+        array = buffer if k >= start and k % num else np.zeros(SHAPE)
+        array[:] = k
+        yield [array]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [*(partial(turns, num) for num in (2, 3, 4, 5)), *(partial(new_for_the_first, num) for num in (2, 3, 4))],
+)
+@pytest.mark.parametrize("make", [lambda ds: BatchData(ds, 4), lambda ds: ParallelData(BatchData(ds, 4), 0)])
+def test_several_buffers_give_right_batches(source, make):
+    df = make(DataFromGenerator(source))
+    assert plain(df) == plain(df) == plain(BatchData(kept(source), 4))
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+@pytest.mark.parametrize("start", [4, 5, 8, 9])
+def test_a_source_that_begins_to_use_memory_again_is_found_out(size, start):
+    df = BatchData(DataFromGenerator(partial(new_for_the_first, 4, start)), size)
+    expected = plain(BatchData(kept(partial(new_for_the_first, 4, start)), size))
+    with pytest.raises(ValueError, match=r"datapoint . of a batch has changed .* Yield copies"):
+        list(df)
+    assert plain(df) == expected
+
+
+@pytest.mark.parametrize("size", [2, 3, 8, 33])
+def test_no_batch_is_wrong_before_one_buffer_is_found_out(size):
+    for start in range(size, 2 * size):
+
+        def late(start=start):
+            buffer = np.zeros(SHAPE)
+            for k in range(4 * size):
+                array = buffer if k >= start else np.zeros(SHAPE)
+                array[:] = k
+                yield [array]
+
+        right, found = plain(BatchData(kept(late), size)), []
+        batches = iter(BatchData(DataFromGenerator(late), size))
+        with pytest.raises(ValueError, match="has changed while the batch"):
+            found.extend(plain([batch]) for batch in batches)
+        assert [dp for batch in found for dp in batch] == right[: len(found)]
+
+
+def test_the_same_datapoint_several_times_is_no_mistake():
+    dp = [np.ones(SHAPE), 1]
+    assert [batch[1].tolist() for batch in BatchData(DataFromList([dp] * 4), 2)] == [[1, 1]] * 2
+    assert [batch[0].shape for batch in BatchData(RepeatedDataPoint(DataFromList([dp] * 3), 2), 3)] == [(3, *SHAPE)] * 2
+    nan = [float("nan"), np.array([np.nan])]
+    assert len(list(BatchData(DataFromList([nan, [0.0, np.zeros(1)]] * 2, shuffle=False), 2))) == 2
+
+
+def test_what_is_shared_and_does_not_change_is_copied_in_one_batch_only(monkeypatch):
+    copies = []
+    monkeypatch.setattr(gathering, "copy_datapoint", lambda dp: copies.append(dp) or copy_datapoint(dp))
+    shared = [np.ones(SHAPE), 1]
+    batches = list(BatchData(DataFromGenerator(lambda: [shared] * 40), 10))
+    assert plain(batches) == plain(BatchData(kept(lambda: [shared] * 40), 10))
+    assert sum(type(dp) is list for dp in copies) == 10 + 3 + 1
+
+
+def test_a_buffer_that_is_used_again_later_is_not_taken_for_one_that_does_not_change():
+    def late():
+        buffer = np.zeros(SHAPE)
+        for k in range(12):
+            buffer[:] = max(0, k - 5)
+            yield [buffer]
+
+    def used_again():
+        yield from ([np.zeros(SHAPE)] for _ in range(8))
+        yield from map(list, whole_array())
+
+    with pytest.raises(ValueError, match="has changed while the batch"):
+        list(BatchData(DataFromGenerator(late), 4))
+    df = BatchData(DataFromGenerator(used_again), 4)
+    with pytest.raises(ValueError, match="has changed while the batch"):
+        list(df)
+    assert plain(df) == plain(BatchData(kept(used_again), 4))
+
+
+def test_nothing_is_copied_where_no_code_can_use_memory_again(monkeypatch):
+    monkeypatch.setattr(gathering, "copy_datapoint", None)
+    rows = DataFromList([[np.ones(SHAPE)] for _ in range(8)])
+    assert len(list(BatchData(JoinData([rows, rows]), 4))) == 2
+    with pytest.raises(TypeError):
+        list(BatchData(MapData(rows, lambda dp: dp), 4))
+
+
+def test_what_is_kept_as_a_list_is_not_copied():
+    dp = [np.ones(SHAPE)]
+    batch = next(iter(BatchData(DataFromList([dp, dp]), 2, use_list=True)))
+    assert batch[0][0] is dp[0]
+
+
+class OneBuffer(DataFlow):
+    def __iter__(self):
+        return itertools.islice(whole_array(), 3)
+
+
+def test_the_contract_finds_a_source_that_uses_memory_again():
+    with pytest.raises(AssertionError, match="datapoints share memory that is reused"):
+        check_node(OneBuffer, source=True, addressable=False)

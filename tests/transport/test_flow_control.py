@@ -1,0 +1,358 @@
+"""Credit: how far a worker may run ahead, by a table; and the same words seen from every process."""
+
+import multiprocessing
+import os
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from dataflow.system.descriptors import passing_to_child, pipe
+from dataflow.transport.flow_control import Credit, Window
+from tests.support.fakes import METHODS
+from tests.support.waits import LIMIT, wait_until
+
+WINDOWS = [
+    # window, made (datapoints, bytes), begun by the consumer, room?
+    (Window(1), (0, 0), (0, 0), True),
+    (Window(1), (1, 9), (0, 0), False),
+    (Window(1), (1, 9), (1, 9), True),
+    (Window(3), (2, 99), (0, 0), True),
+    (Window(3), (3, 0), (0, 0), False),
+    (Window(3), (7, 0), (4, 0), False),
+    (Window(3), (7, 0), (5, 0), True),
+    # with bytes: it goes on while either is left
+    (Window(3, 100), (3, 99), (0, 0), True),
+    (Window(3, 100), (2, 1000), (0, 0), True),
+    (Window(3, 100), (3, 100), (0, 0), False),
+    (Window(3, 100), (3, 1000), (1, 1), True),
+    (Window(3, 100), (30, 99), (0, 0), True),
+    # the consumer may be faster than the worker's own books
+    (Window(1), (0, 0), (1, 9), True),
+]
+
+
+def make_quota(window, credit=None):
+    return (credit or Credit(1, shared=False)).port(0).quota(window)
+
+
+def has_room(quota, credit):
+    """Whether it answers at once; otherwise it answers after `stop`, in its sleep."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dataflow.transport.flow_control.time", SimpleNamespace(sleep=lambda seconds: credit.stop()))
+        return quota.wait_for_room() is not None
+
+
+@pytest.mark.parametrize(("window", "made", "begun", "expected"), WINDOWS)
+def test_a_window_is_used_up_when_both_its_measures_are(window, made, begun, expected):
+    credit = Credit(2, shared=False)
+    quota = credit.port(1).quota(window)
+    quota.spend(*made)
+    credit.grant(1, *begun, 0)
+    assert has_room(quota, credit) is expected
+
+
+QUEUED = [
+    # most queued, sent, received, room?
+    (0, 1 << 40, 0, True),  # no such bound
+    (100, 0, 0, True),
+    (100, 99, 0, True),
+    (100, 100, 0, False),
+    (100, 500, 0, False),
+    (100, 500, 401, True),
+    (100, 500, 500, True),
+    (1, 10, 10, True),  # one datapoint, however large, may always be under way
+]
+
+
+@pytest.mark.parametrize(("most", "sent", "received", "expected"), QUEUED)
+def test_queued_bytes_are_bounded_whatever_is_left_of_the_window(most, sent, received, expected):
+    credit = Credit(1, shared=False)
+    quota = make_quota(Window(1000, 1 << 30, max_queued=most), credit)
+    quota.queue(sent)
+    credit.grant(0, 0, 0, received)
+    assert has_room(quota, credit) is expected
+
+
+@pytest.mark.parametrize(
+    ("window", "count", "nbytes"),
+    [
+        (Window(1), 1, 0),
+        (Window(2), 1, 0),
+        (Window(50), 25, 0),
+        (Window(50, 300), 25, 150),
+    ],
+)
+def test_a_message_is_half_of_the_window_at_most(window, count, nbytes):
+    room = make_quota(window).wait_for_room()
+    assert (room.count, room.nbytes) == (count, nbytes)
+
+
+@pytest.mark.parametrize(
+    ("made", "count", "nbytes"),
+    [
+        ((25, 0), 5, 150),
+        ((29, 290), 1, 10),
+        ((30, 0), 0, 150),
+        ((40, 250), 0, 50),
+        ((3, 300), 15, 0),
+        ((3, 999), 15, 0),
+    ],
+)
+def test_a_message_is_what_is_left_of_the_window_at_most(made, count, nbytes):
+    quota = make_quota(Window(30, 300))
+    quota.spend(*made)
+    room = quota.wait_for_room()
+    assert (room.count, room.nbytes) == (count, nbytes)
+
+
+def test_a_message_is_as_long_in_bytes_as_may_still_be_queued():
+    credit = Credit(1, shared=False)
+    quota = make_quota(Window(30, max_queued=100), credit)
+    quota.queue(70)
+    assert quota.wait_for_room().max_bytes == 30
+    credit.grant(0, 1, 0, 50)
+    assert quota.wait_for_room().max_bytes == 80
+
+
+def test_a_message_is_never_much_longer_than_eight_mebibytes():
+    for window in (Window(30), Window(30, max_queued=1 << 40)):
+        assert make_quota(window).wait_for_room().max_bytes == 8 << 20
+
+
+def test_every_worker_has_a_line_of_its_own():
+    def room_of(worker):
+        credit = Credit(3, shared=False)
+        quotas = [credit.port(k).quota(Window(1)) for k in range(3)]
+        for quota in quotas:
+            quota.spend(1, 1)
+        credit.grant(1, 1, 1, 0)
+        return has_room(quotas[worker], credit)
+
+    assert [room_of(k) for k in range(3)] == [False, True, False]
+
+
+def test_nothing_is_left_when_the_consumer_is_done_with_what_every_worker_has_made():
+    credit = Credit(2, shared=False)
+    first, second = (credit.port(k).quota(Window(5)) for k in range(2))
+    assert first.all_done()
+    first.spend(2, 0)
+    second.spend(1, 0)
+    credit.grant(0, 2, 0, 0)
+    assert not first.all_done()  # begun is not done
+    credit.done(0, 2)
+    assert not first.all_done()
+    assert not second.all_done()
+    credit.done(1, 1)
+    assert first.all_done()
+    assert second.all_done()
+
+
+def test_datapoints_that_are_done_with_before_their_worker_has_counted_them_keep_nobody_waiting():
+    """The flusher sends what stands in an unfinished message; its worker may then be silent for long."""
+    credit = Credit(2, shared=False)
+    first, second = (credit.port(k).quota(Window(5)) for k in range(2))
+    second.spend(1, 0)
+    credit.done(1, 3)
+    assert first.all_done()
+
+
+def test_an_unlimited_quota_never_waits():
+    quota = make_quota(Window(1, max_queued=1)).unlimited()
+    for _ in range(3):
+        quota.spend(1000, 1 << 30)
+        quota.queue(1 << 30)
+        assert quota.wait_for_room() is not None
+        assert quota.all_done()
+
+
+def test_waiting_ends_with_credit():
+    credit = Credit(1, shared=False)
+    quota = credit.port(0).quota(Window(1))
+    assert quota.wait_for_room().count == 1
+    quota.spend(1, 0)
+    answers = []
+    waiting = threading.Thread(target=lambda: answers.append(quota.wait_for_room()))
+    waiting.start()
+    assert not answers
+    credit.grant(0, 1, 0, 0)
+    waiting.join(LIMIT)
+    assert [room.count for room in answers] == [1]
+
+
+def test_waiting_ends_when_all_are_stopped():
+    credit = Credit(2, shared=False)
+    quotas = [credit.port(k).quota(Window(1)) for k in range(2)]
+    quotas[1].spend(1, 0)
+    credit.stop()
+    assert [quota.stopped for quota in quotas] == [True, True]
+    assert [quota.wait_for_room() for quota in quotas] == [None, None]
+
+
+def test_who_waits_for_credit_seldom_wakes_up(monkeypatch):
+    credit = Credit(1, shared=False)
+    quota = credit.port(0).quota(Window(1))
+    quota.spend(1, 0)
+    naps = []
+
+    def sleep(seconds):
+        naps.append(seconds)
+        if sum(naps) > 0.3:
+            credit.grant(0, 1, 0, 0)
+
+    monkeypatch.setattr("dataflow.transport.flow_control.time", SimpleNamespace(sleep=sleep))
+    assert quota.wait_for_room()
+    assert len(naps) < 200
+
+
+def naps_of(monkeypatch, num_workers, rate, waits=30):
+    """How long the first worker slept each time it had no credit; the consumer takes `rate` datapoints per second."""
+    credit = Credit(num_workers, shared=False)
+    quota = credit.port(0).quota(Window(40))
+    naps, taken = [], 0.0
+
+    def sleep(seconds):
+        nonlocal taken
+        naps.append(seconds)
+        whole, taken = int(taken), taken + rate * seconds
+        credit.grant(0, int(taken) - whole, 0, 0)
+
+    monkeypatch.setattr("dataflow.transport.flow_control.time", SimpleNamespace(sleep=sleep))
+    for _ in range(waits):
+        quota.spend(quota.wait_for_room().count, 0)
+    return naps
+
+
+def test_who_has_waited_waits_until_a_quarter_of_its_window_is_free(monkeypatch):
+    credit = Credit(1, shared=False)
+    quota = credit.port(0).quota(Window(40))
+    quota.spend(39, 0)
+    assert quota.wait_for_room().count == 1, "it has not waited"
+    quota.spend(1, 0)
+    naps = []
+
+    def sleep(seconds):
+        naps.append(seconds)
+        credit.grant(0, 1, 0, 0)
+
+    monkeypatch.setattr("dataflow.transport.flow_control.time", SimpleNamespace(sleep=sleep))
+    assert quota.wait_for_room().count == 10 == len(naps)
+
+
+def test_the_more_workers_the_longer_each_sleeps_but_none_oversleeps(monkeypatch):
+    assert max(naps_of(monkeypatch, 4, rate=100)) == 2e-3
+    assert max(naps_of(monkeypatch, 64, rate=100)) == 32e-3
+    assert max(naps_of(monkeypatch, 64, rate=5000)[-20:]) <= 4e-3, "20 datapoints, half of the window"
+
+
+def test_many_workers_wait_until_all_are_started(monkeypatch):
+    def naps_before(num_workers, end):
+        credit = Credit(num_workers, shared=True)
+        naps = []
+
+        def sleep(seconds):
+            naps.append(seconds)
+            if len(naps) == 3:
+                end(credit)
+
+        monkeypatch.setattr("dataflow.transport.flow_control.time", SimpleNamespace(sleep=sleep))
+        quota = credit.port(num_workers - 1).quota(Window(1))
+        quota.wait_for_start()
+        credit.close()
+        return naps
+
+    assert naps_before(4, Credit.started) == []
+    assert naps_before(64, Credit.started) == naps_before(64, Credit.stop) == [32e-3] * 3
+
+
+@pytest.fixture
+def shared():
+    credit = Credit(2, shared=True)
+    yield credit
+    credit.close()
+
+
+def test_who_waits_in_another_process_sees_that_it_is_to_stop(shared):
+    quota = shared.port(0).quota(Window(1))
+    quota.spend(1, 0)
+    answers = []
+    waiting = threading.Thread(target=lambda: answers.append(quota.wait_for_room()))
+    waiting.start()
+    shared.stop()
+    waiting.join(LIMIT)
+    assert answers == [None]
+
+
+@pytest.fixture
+def yielded(monkeypatch):
+    """Grows each time that a processor is given away."""
+    times = []
+    monkeypatch.setattr("dataflow.transport.flow_control._sched_yield", lambda: times.append(1))
+    return times
+
+
+def test_who_has_sent_gives_way_if_the_consumer_had_something_to_do_before(shared, yielded):
+    one, other = (shared.port(k).quota(Window(5)) for k in range(2))
+    one.yield_processor()
+    assert len(yielded) == 0
+    other.yield_processor()
+    one.yield_processor()
+    assert len(yielded) == 2
+    shared.idle()
+    other.yield_processor()
+    assert len(yielded) == 2
+    one.yield_processor()
+    assert len(yielded) == 3
+
+
+def test_a_thread_gives_way_by_the_interpreters_lock_alone(yielded):
+    quota = make_quota(Window(5))
+    quota.yield_processor()
+    quota.yield_processor()
+    assert not yielded
+
+
+def spend_and_wait(line, end):
+    quota = line.quota(Window(2))
+    quota.spend(2, 10)
+    os.write(end.fd, b"?" if quota.all_done() else b"F")
+    os.write(end.fd, b"T" if quota.wait_for_room() else b"?")
+    quota.spend(1, 10)
+    os.write(end.fd, b"?" if quota.wait_for_room() else b"S")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_worker_process_sees_what_the_consumer_grants_by_every_start_method(method):
+    credit = Credit(2, shared=True)
+    read, write = pipe()
+    process = multiprocessing.get_context(method).Process(target=spend_and_wait, args=(credit.port(1), write))
+    with passing_to_child(write, *credit.port(1).descriptors()):
+        process.start()
+    write.close()
+    assert os.read(read.fd, 1) == b"F"
+    credit.grant(1, 1, 5, 0)
+    assert os.read(read.fd, 1) == b"T"
+    credit.stop()
+    assert os.read(read.fd, 1) == b"S"
+    process.join()
+    assert process.exitcode == 0
+    process.close()
+    read.close()
+    credit.close()
+
+
+def test_closing_gives_every_descriptor_back_at_once():
+    before = len(os.listdir("/proc/self/fd"))
+    credit = Credit(4, shared=True)
+    credit.close()
+    credit.close()
+    credit.stop()  # the consumer may stop them twice
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_worker_goes_on_reading_after_the_consumer_has_closed():
+    credit = Credit(1, shared=True)
+    quota = credit.port(0).quota(Window(1))
+    credit.stop()
+    credit.close()
+    wait_until(lambda: quota.stopped, LIMIT, "the flag is gone")
