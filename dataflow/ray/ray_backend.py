@@ -137,7 +137,11 @@ class RayBackend:
 
 
 def num_items(owner: object, hwm: SupportsIndex | None) -> int:
-    """Return the size limit of a reply, in datapoints, so that `hwm` holds with one more on its way and one in hand."""
+    """Return the size limit of a reply, in datapoints, so that at most ``4 * hwm + 6`` are made and not yet returned.
+
+    Of that size are, at most: the reply in the consumer's hand, those that were requested, one that is kept for the
+    next request, the worker's queue, and the message that it fills.
+    """
     if hwm is None:
         return _REPLY_ITEMS
     ahead = whole_number(owner, "hwm", hwm, 0, ": it is a number of datapoints, or None for a default")

@@ -45,8 +45,8 @@ class RayRunner(Runner[T_co]):
         ds: The flow. It is reset once inside every actor, and not in this process.
         num_proc: Number of actors, each a process in the cluster; None for one. 0 runs the flow in the consumer,
             without Ray.
-        hwm: How far each actor runs ahead, as for `MultiProcessRunnerZMQ`: at most ``2 * hwm + 2`` of its datapoints
-            are made and not yet returned. None for whatever `max_bytes` allows, up to some 12,000.
+        hwm: How far each actor runs ahead, similar to `MultiProcessRunnerZMQ`: at most ``4 * hwm + 6`` of its
+            datapoints are made and not yet returned. None for whatever `max_bytes` allows, up to some 12,000.
         num_workers: The same as `num_proc`, under the name that all runners and maps know.
         options: `strict`, `ordered`, `timeout`, `max_restarts`, `max_failures`, `worker_init`, `thread_limit` and
             `item_timeout`: see `WorkerOptions`; and the following. An actor that gives no sign of life, because it is

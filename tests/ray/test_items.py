@@ -211,7 +211,8 @@ def test_a_default_runner_takes_no_item_timeout(fake):
 
 
 ON_RAY = list(itertools.product(STRIKES, PLACES))
-QUICK = {("deadlock", "runner"), ("never_return_from_c", "map"), ("_exit", "map"), ("crash", "batches")}
+# Not "never_return_from_c": on a busy machine, actors at work are silent for as long as it takes to find it.
+QUICK = {("deadlock", "runner"), ("_exit", "map"), ("crash", "batches")}
 
 
 @pytest.mark.ray

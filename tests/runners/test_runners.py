@@ -376,7 +376,7 @@ def test_negative_numbers_are_refused(case):
         runner(case, lambda: Numbers(1), -1)
     with pytest.raises(ValueError, match="-2"):
         runner(case, lambda: Numbers(1), prefetch=-2)
-    with pytest.raises(ValueError, match="above 0"):
+    with pytest.raises(ValueError, match="number of seconds > 0"):
         runner(case, lambda: Numbers(1), timeout=0)
 
 
