@@ -269,19 +269,20 @@ def test_sys_exit_is_told_from_a_loss(fake):
     assert caught.value.exitcode == 3 and caught.value.pid == os.getpid()
 
 
-def test_who_left_by_sys_exit_is_replaced_and_its_tasks_are_done(fake):
-    left = Leaving.left = threading.Event()
-    with remote(MapData(listed(300), Leaving()), 2, strict=True, max_restarts=1) as df, deadline(LIMIT):
+def test_who_left_by_sys_exit_is_replaced_and_its_tasks_are_done(fake, tmp_path):
+    left = tmp_path / "left"
+    with remote(MapData(listed(300), Leaving(left)), 2, strict=True, max_restarts=1) as df, deadline(LIMIT):
         assert list(df) == [[k] for k in range(300)]
-    assert left.is_set()
+    assert left.exists()
 
 
 class Leaving:
-    left: threading.Event
+    def __init__(self, left):
+        self.left = left
 
     def __call__(self, dp):
-        if dp[0] == 77 and not Leaving.left.is_set():
-            Leaving.left.set()
+        if dp[0] == 77 and not self.left.exists():
+            self.left.touch()
             sys.exit(3)
         return dp
 

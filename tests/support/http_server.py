@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ class Server:
         self._answer = answer
         self._loop = asyncio.new_event_loop()
         self._released = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
         self.url = ""
         self.requests: Counter[str] = Counter()
         self.running = self.most = 0
@@ -71,13 +72,17 @@ class Server:
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         self._loop.run_forever()
         server.close()
+        for writer in self._writers:
+            writer.transport.abort()
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 self._loop.run_until_complete(task)
+        self._loop.run_until_complete(asyncio.sleep(0))  # a transport closes its socket in the next step of the loop
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 method, path, _ = head.split(b"\r\n", 1)[0].decode().split(" ")
