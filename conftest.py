@@ -41,3 +41,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def names_for_doctests(doctest_namespace):
     doctest_namespace.update({name: getattr(dataflow, name) for name in getattr(dataflow, "__all__", ())})
     doctest_namespace.update(dataflow=dataflow, np=np)
+
+
+@pytest.fixture(autouse=True)
+def no_seed_left():
+    """The root seed belongs to one test."""
+    yield
+    dataflow.seed(None)

@@ -193,7 +193,7 @@ def test_a_users_node_and_a_node_in_two_places_are_measured():
     own = Own()
     measured = profile(JoinData([own, MapData(own, light)]), SHORT)
     assert measured.nodes[1].node == "Own()"
-    assert measured.nodes[1].share > 0.9
+    assert measured.nodes[1].share > 0.6  # of a few samples
 
 
 def test_an_error_of_the_flow_arrives():
