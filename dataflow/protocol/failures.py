@@ -32,6 +32,7 @@ Guarantees:
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import threading
 import traceback
@@ -118,6 +119,8 @@ def failure_of(node: str, position: int, in_pass: int, error: BaseException) -> 
         text = str(error)
     except Exception as broken:
         text = f"<str() of it raises {type(broken).__name__}>"
+    # An item that is done again in another process is the same one, and counts once: addresses would tell them apart.
+    node = re.sub(r" at 0x[0-9a-fA-F]+", "", node)
     return Failure(node, position, in_pass, name, text, "".join(traceback.format_exception(error)))
 
 

@@ -2,6 +2,7 @@
 
 import importlib.resources
 import logging
+import multiprocessing
 import os
 import re
 import signal
@@ -325,12 +326,13 @@ def seventh_fails_eighth_kills(flag, dp):
     return dp
 
 
-def test_an_item_that_is_done_again_after_a_death_fails_once(flag):
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_an_item_that_is_done_again_after_a_death_fails_once(flag, method):
     func = partial(seventh_fails_eighth_kills, flag)
     # If 7 and 8 are in one task, the failure of 7 was reported before the worker died, and is reported again.
     source = DataFromList([[k] for k in range(400)], shuffle=False)
     with MultiProcessMapDataZMQ(
-        source, 1, func, strict=True, max_failures=1, max_restarts=1, buffer_size=40, timeout=LIMIT
+        source, 1, func, strict=True, max_failures=1, max_restarts=1, buffer_size=40, timeout=LIMIT, context=method
     ) as df:
         assert [dp[0] for dp in df] == [k for k in range(400) if k != 7]
         assert {failure.position for failure in df.failures} == {7}
