@@ -472,7 +472,8 @@ def _join_nothing(timeout: float | None = None) -> None:
 def _fork_server() -> dict[str, Any]:
     """What `multiprocessing` knows of the fork server; empty if it was never used."""
     module: Any = sys.modules.get("multiprocessing.forkserver")
-    return {} if module is None else vars(module.ensure_running.__self__)
+    ensure_running = getattr(module, "ensure_running", None)  # another thread may be about to import the module
+    return {} if ensure_running is None else vars(ensure_running.__self__)
 
 
 def _leave_fork_server() -> None:
