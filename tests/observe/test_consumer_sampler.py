@@ -102,7 +102,7 @@ def test_the_verdict_names_the_node_above_the_runner():
         steps = iter(df)
         step_until(lambda: verdict_of(df.statistics()).bottleneck == "consumer", steps)
         step_until(lambda: "MapData(func=slow) takes" in df.report(), steps)
-    assert verdict_of(df.statistics()).bottleneck == "consumer"  # after it was closed
+    assert verdict_of(df.statistics()).bottleneck == "consumer" and "MapData(func=slow)" in df.report()  # when closed
 
 
 def test_without_a_report_nothing_is_sampled():
