@@ -46,13 +46,15 @@ from tests.support.interrupts import (
     run,
     spread,
 )
+from tests.support.products import halved
 from tests.support.waits import LIMIT
 
 ROOT = os.path.dirname(os.path.dirname(dataflow.__file__))
 SIZE = 6
-QUICK_POINTS = 40  # of each class: a class with two scenarios has half of them in each
+QUICK_POINTS = 16  # of each class: a class with two scenarios has half of them in each
 QUICK_CALLS = 4
 FULL_ENDS = 3  # of each scenario
+ERRORS = {"EMFILE": no_descriptor, "MemoryError": MemoryError}
 EXPECTED = [[k] for k in range(SIZE)]
 
 
@@ -291,20 +293,19 @@ def num_calls(scenario):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("error", [no_descriptor, MemoryError], ids=["EMFILE", "MemoryError"])
-@each_scenario
+@pytest.mark.parametrize(("scenario", "error"), halved(SCENARIOS, [*ERRORS]), ids=str)
 def test_a_call_that_the_system_refuses_leaves_nothing(scenario, error):
     chosen = spread(range(1, num_calls(scenario) + 1), QUICK_CALLS)
-    assert failures_of(lambda number: check_refusal(scenario, number, error()), chosen) == []
+    assert failures_of(lambda number: check_refusal(scenario, number, ERRORS[error]()), chosen) == []
 
 
 @pytest.mark.slow
 @pytest.mark.full
-@pytest.mark.parametrize("error", [no_descriptor, MemoryError], ids=["EMFILE", "MemoryError"])
+@pytest.mark.parametrize("error", ERRORS)
 @each_scenario
 def test_every_call_that_the_system_refuses_leaves_nothing(scenario, error):
     numbers = range(1, num_calls(scenario) + 1)
-    assert failures_of(lambda number: check_refusal(scenario, number, error()), numbers) == []
+    assert failures_of(lambda number: check_refusal(scenario, number, ERRORS[error]()), numbers) == []
 
 
 def check_end(scenario, point):

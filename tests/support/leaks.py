@@ -66,7 +66,7 @@ class _Status(NamedTuple):
     state: str
     parent: int
     group: int
-    started: str  # ticks since the system was started: setting its clock changes nothing
+    started: int  # ticks since the system was started: setting its clock changes nothing
 
 
 def _status_of(pid: int) -> _Status | None:
@@ -74,10 +74,14 @@ def _status_of(pid: int) -> _Status | None:
     try:
         if os.getpgid(pid) == 0:  # there are many of those, and this call is cheap
             return None
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY)  # twice per test for each process: a file object costs more
+        try:
+            fields = os.read(stat, 1024).rpartition(b")")[2].split()
+        finally:
+            os.close(stat)
     except OSError:
         return None
-    return _Status(fields[0], int(fields[1]), int(fields[2]), fields[19])
+    return _Status(fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[19]))
 
 
 def threads() -> Found:
