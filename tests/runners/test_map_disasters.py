@@ -85,11 +85,13 @@ class Case:
 
 
 def cases() -> list[Any]:
-    """The product. Quick are, in threads and under fork, strict maps of two workers and default ones of one."""
+    """The product. Quick are strict maps of two workers and default ones of one: for each fault one in threads, the
+    other under fork."""
     found = []
     for fault, strict, method, num in itertools.product(FAULTS, (True, False), (*METHODS, "thread"), (1, 2)):
         if fault.in_threads if method == "thread" else fault.in_processes:
-            quick = method in {"fork", "thread"} and strict is (num == 2)
+            in_turn = (FAULTS.index(fault) + (method == "thread")) % 2 == 0
+            quick = method in {"fork", "thread"} and strict is (num == 2) is in_turn
             marks = [] if quick else [pytest.mark.slow, pytest.mark.full]
             case = Case(fault, strict, method, num)
             found.append(pytest.param(case, id=str(case), marks=marks))
