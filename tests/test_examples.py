@@ -68,7 +68,8 @@ def assert_ended_quietly(run: subprocess.CompletedProcess[str]) -> None:
 
 @needs_digits
 @pytest.mark.slow
-def test_digits_learns_with_two_zmq_workers() -> None:
+@full
+def test_digits_learns_as_make_demo_runs_it() -> None:
     run = run_example("digits.py", "--seeds", "1")
     assert_ended_quietly(run)
     assert "runner   zmq, workers: 2" in run.stdout
@@ -78,11 +79,11 @@ def test_digits_learns_with_two_zmq_workers() -> None:
 
 @needs_digits
 @pytest.mark.slow
-@full
-@pytest.mark.parametrize("runner", ["thread", "process", "none"])
-def test_digits_learns_with_every_other_runner(runner: str) -> None:
+@pytest.mark.parametrize("runner", ["zmq", *(pytest.param(name, marks=full) for name in ("thread", "process", "none"))])
+def test_digits_learns_with_every_runner(runner: str) -> None:
     run = run_example("digits.py", "--runner", runner, "--seeds", "1", "--epochs", "15")
     assert_ended_quietly(run)
+    assert f"runner   {runner}, {'in this process' if runner == 'none' else 'workers: 2'}" in run.stdout
     assert read_percentage("median", run.stdout) >= 0.96
 
 
@@ -175,15 +176,18 @@ def test_photos_are_cropped_by_a_parallel_map(via: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("lmdb") is None, reason="needs lmdb")
 @pytest.mark.parametrize("runner", ["zmq", pytest.param("thread", marks=full)])
-def test_photos_keeps_what_is_decoded_and_reads_it_back(runner: str, tmp_path: Path) -> None:
-    arguments = ["--runner", runner, "--images", "50", "--out", str(tmp_path / "sheet.png")]
+def test_photos_keeps_what_is_decoded_and_reads_it_back(
+    runner: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     kept = tmp_path / "photos.lmdb"
-    run = run_example("photos.py", *arguments, "--save", str(kept))
-    assert_ended_quietly(run)
-    assert f"decoded  {kept}" in run.stdout
-    assert "crops    50 in " in run.stdout
+    photos = load_example("photos")
+    arguments = ["--runner", runner, "--images", "50", "--out", str(tmp_path / "sheet.png"), "--save", str(kept)]
+    photos.main(arguments)
+    out = capsys.readouterr().out
+    assert f"decoded  {kept}" in out
+    assert "crops    50 in " in out
     before = kept.stat()
-    assert_ended_quietly(run_example("photos.py", *arguments, "--save", str(kept)))
+    photos.main(arguments)
     assert kept.stat().st_mtime_ns == before.st_mtime_ns
 
 
@@ -199,10 +203,10 @@ def test_photos_names_a_file_that_is_not_an_image(tmp_path: Path) -> None:
 @needs_digits
 @pytest.mark.slow
 def test_feed_counts_every_image_of_every_pass_once() -> None:
-    run = run_example("feed.py", "--epochs", "3")
+    run = run_example("feed.py", "--epochs", "2")
     assert_ended_quietly(run)
     assert "with keys" in run.stdout
-    assert len(re.findall("1437 images, 0 missing, 0 twice", run.stdout)) == 3
+    assert len(re.findall("1437 images, 0 missing, 0 twice", run.stdout)) == 2
 
 
 @needs_digits

@@ -36,6 +36,7 @@ from tests.support.contract import one_pass, plain, seeded
 from tests.support.fakes import METHODS
 from tests.support.faults import deadline, processes_of
 from tests.support.flows import jittered, listed
+from tests.support.products import halved
 from tests.support.waits import LIMIT
 
 pytestmark = pytest.mark.usefixtures("unseeded")
@@ -105,8 +106,7 @@ def makers(df, num):
     return found
 
 
-@pytest.mark.parametrize("above", ABOVE)
-@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize(("runner", "above"), halved(RUNNERS, [*ABOVE]))
 def test_the_workers_do_it_for_any_node_above(runner, above):
     with ABOVE[above](strict(runner, MapData(listed(60), made_in), 2)) as df:
         found = makers(df, 2)
@@ -114,8 +114,9 @@ def test_the_workers_do_it_for_any_node_above(runner, above):
     assert len(found) == 2
 
 
-@pytest.mark.parametrize("node", [MultiProcessMapData, MultiThreadMapData])
-@pytest.mark.parametrize("above", ["resume", "batch", "run"])
+@pytest.mark.parametrize(
+    ("node", "above"), halved([MultiProcessMapData, MultiThreadMapData], ["resume", "batch", "run"])
+)
 def test_so_do_those_of_a_map(node, above):
     with ABOVE[above](node(listed(60), 2, made_in, strict=True, timeout=LIMIT)) as df:
         found = makers(df, 2)

@@ -28,6 +28,7 @@ from dataflow import (
 )
 from dataflow.protocol.state import state_of
 from tests.support.faults import deadline
+from tests.support.products import halved
 from tests.support.waits import LIMIT, wait_until
 
 N = 20
@@ -129,8 +130,7 @@ def stopped_fork_server():
         server.resume()
 
 
-@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
-@pytest.mark.parametrize("name", ["pipe", "zmq", "map"])
+@pytest.mark.parametrize(("name", "context"), halved(["pipe", "zmq", "map"], ["fork", "forkserver", "spawn"]))
 def test_a_death_that_the_fork_server_has_not_reported_fails_the_pass(name, context):
     with KINDS[name](2, context=context) as df, deadline(LIMIT):
         assert len(list(df)) == N

@@ -25,6 +25,7 @@ from dataflow import (
     RepeatedData,
     seed,
 )
+from tests.support.products import halved
 
 pytestmark = pytest.mark.usefixtures("unseeded")
 
@@ -78,11 +79,11 @@ def taken(df, num):
     return [dp for _, dp in zip(range(num), df, strict=False)]
 
 
-@pytest.mark.parametrize("ahead", AHEAD.values(), ids=AHEAD)
-@pytest.mark.parametrize(("make", "error"), CONTINUING.values(), ids=CONTINUING)
-def test_a_pass_after_one_that_was_left_early_is_refused_if_it_continues(make, error, ahead):
+@pytest.mark.parametrize(("flow", "ahead"), halved([*CONTINUING], [*AHEAD]))
+def test_a_pass_after_one_that_was_left_early_is_refused_if_it_continues(flow, ahead):
     seed(1)
-    with ahead(make()) as df:
+    make, error = CONTINUING[flow]
+    with AHEAD[ahead](make()) as df:
         list(df)
         taken(df, 3)
         with pytest.raises(error, match="continues where the last one stopped, and one was left early"):
@@ -96,12 +97,12 @@ def test_after_close_it_begins_anew():
         assert list(df) == [[k] for k in range(LENGTH)]
 
 
-@pytest.mark.parametrize("ahead", AHEAD.values(), ids=AHEAD)
-@pytest.mark.parametrize(("make", "error"), CONTINUING.values(), ids=CONTINUING)
-def test_whole_passes_continue(make, error, ahead):
+@pytest.mark.parametrize(("flow", "ahead"), halved([*CONTINUING], [*AHEAD]))
+def test_whole_passes_continue(flow, ahead):
     seed(1)
+    make, _ = CONTINUING[flow]
     alone = make()
-    with ahead(make()) as df:
+    with AHEAD[ahead](make()) as df:
         for _ in range(3):
             assert list(df) == list(alone)
 
@@ -113,12 +114,11 @@ def test_a_pass_of_known_length_is_whole_when_all_is_taken(kind):
         assert taken(df, LENGTH) == [[k] for k in range(LENGTH, 2 * LENGTH)]
 
 
-@pytest.mark.parametrize("ahead", AHEAD.values(), ids=AHEAD)
-@pytest.mark.parametrize("make", INDEPENDENT.values(), ids=INDEPENDENT)
-def test_independent_passes_are_exact_after_one_that_was_left_early(make, ahead):
+@pytest.mark.parametrize(("flow", "ahead"), halved([*INDEPENDENT], [*AHEAD]))
+def test_independent_passes_are_exact_after_one_that_was_left_early(flow, ahead):
     seed(1)
-    alone = make()
-    with ahead(make()) as df:
+    alone = INDEPENDENT[flow]()
+    with AHEAD[ahead](INDEPENDENT[flow]()) as df:
         for num in 3, 0, LENGTH:
             assert taken(df, num) == taken(alone, num)
 

@@ -16,6 +16,15 @@ PAIRS = [(outer, inner) for outer in KINDS for inner in KINDS]
 TRIPLES = [("zmq", "zmq", "zmq"), ("process", "thread", "zmq"), ("thread", "zmq", "process")]
 
 
+def each_pair(shift):
+    """All pairs. Quick are three, in which each kind is once outside and once inside; `shift` says which three."""
+    quick = [(KINDS[k], KINDS[(k + shift) % 3]) for k in range(3)]
+    cases = [
+        pytest.param(pair, id="-in-".join(pair), marks=[] if pair in quick else [pytest.mark.full]) for pair in PAIRS
+    ]
+    return pytest.mark.parametrize("kinds", cases)
+
+
 def nest(kinds, make, nums, **options):
     """A runner of the first kind over one of the second, and so on, over what `make` makes."""
     if not kinds:
@@ -34,7 +43,7 @@ def test_single_workers_in_single_workers_change_nothing(kinds):
             assert list(df) == [[k] for k in range(6)]
 
 
-@pytest.mark.parametrize("kinds", PAIRS, ids="-in-".join)
+@each_pair(0)
 def test_the_number_of_leaves_is_the_product_and_closing_the_outer_ends_all(kinds):
     before = set(children())
     with nest(kinds, Where, [2, 3], prefetch=1) as df:
@@ -66,7 +75,7 @@ def test_nesting_works_under_every_start_method(method):
         assert list(df) == [[k] for k in range(4)]
 
 
-@pytest.mark.parametrize("kinds", PAIRS, ids="-in-".join)
+@each_pair(1)
 def test_every_leaf_has_a_random_stream_of_its_own_which_repeats(kinds):
     def streams():
         dataflow.seed(4)
@@ -147,7 +156,7 @@ def test_a_runner_below_a_users_node_is_closed_with_it(kind):
     df.close()
 
 
-@pytest.mark.parametrize("kinds", PAIRS, ids="-in-".join)
+@each_pair(2)
 def test_an_abandoned_pass_of_a_nested_runner_leaves_nothing(kinds):
     df = nest(kinds, Where, [1, 2])
     assert len(list(islice(df, 3))) == 3

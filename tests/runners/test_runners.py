@@ -33,6 +33,7 @@ from dataflow import (
 )
 from dataflow.runners.engine import Engine
 from tests.support.fakes import KINDS, METHODS, PROCESS_KINDS, Calls, Draws, Forever, Numbers, every_runner, runner
+from tests.support.products import halved
 from tests.support.stacks import is_inside
 from tests.support.waits import LIMIT, wait_until
 
@@ -43,7 +44,7 @@ FORK = [("process", "fork"), ("zmq", "fork"), ("thread", None)]
 all_runners = pytest.mark.parametrize("case", every_runner())
 all_runners_of_several = pytest.mark.parametrize("case", every_runner(num_proc=2))
 kinds = pytest.mark.parametrize("case", FORK, ids=KINDS)
-process_kinds = pytest.mark.parametrize("kind", PROCESS_KINDS)
+process_runners = pytest.mark.parametrize("case", [p for p in every_runner(num_proc=2) if p.id != "thread"])
 
 
 # -- one worker --------------------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ def first_of_each(case, num):
         return found
 
 
-@pytest.mark.parametrize("case", [p for p in every_runner(num_proc=2) if p.id != "thread"])
+@process_runners
 def test_global_generators_differ_between_workers_and_repeat_under_the_same_seed(case):
     dataflow.seed(3)
     first = first_of_each(case, 2)
@@ -200,9 +201,8 @@ def test_a_seed_reaches_flows_that_users_make_in_workers(method):
 # -- what travels to a worker ------------------------------------------------------------------------------------------
 
 
-@process_kinds
-@pytest.mark.parametrize("method", METHODS)
-def test_lambdas_closures_and_classes_of_a_function_travel(kind, method):
+@process_runners
+def test_lambdas_closures_and_classes_of_a_function_travel(case):
     factor = 3
     scale = lambda k: k * factor  # noqa: E731 (it is a lambda that is to travel)
 
@@ -211,7 +211,7 @@ def test_lambdas_closures_and_classes_of_a_function_travel(kind, method):
             for (k,) in self.ds:
                 yield [scale(k)]
 
-    with runner((kind, method), lambda: Scaled(Numbers(4))) as df:
+    with runner(case, lambda: Scaled(Numbers(4))) as df:
         assert list(df) == [[0], [3], [6], [9]]
 
 
@@ -305,9 +305,7 @@ class NothingThoughItSaysSo(Nothing):
         return 3
 
 
-@kinds
-@pytest.mark.parametrize("num", [1, 2])
-@pytest.mark.parametrize("flow", [Nothing, NothingThoughItSaysSo])
+@pytest.mark.parametrize(("case", "num", "flow"), halved(FORK, [1, 2], [Nothing, NothingThoughItSaysSo]))
 def test_an_empty_flow_ends_with_a_warning(case, num, flow, caplog):
     with caplog.at_level(logging.WARNING, "dataflow"), runner(case, flow, num) as df:
         assert list(df) == []
@@ -437,11 +435,10 @@ def test_the_flow_is_reset_once_inside_every_worker_and_never_outside(case):
         wait_until(lambda: list(resets) == [2, 2, 0], LIMIT, lambda: str(list(resets)))
 
 
-@process_kinds
-@pytest.mark.parametrize("method", METHODS)
-def test_the_first_iteration_resets_if_needed(kind, method):
+@process_runners
+def test_the_first_iteration_resets_if_needed(case):
     resets = multiprocessing.RawArray("i", 2)
-    with runner((kind, method), lambda: Calls(resets)) as df:
+    with runner(case, lambda: Calls(resets)) as df:
         assert list(islice(df, 3)) == [[0]] * 3
         assert list(resets) == [1, 0]
 
@@ -481,8 +478,9 @@ def workers_here():
     return threads, set(multiprocessing.active_children())
 
 
-@kinds
-@pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, lambda df: pickle.loads(pickle.dumps(df))])
+@pytest.mark.parametrize(
+    ("case", "clone"), halved(FORK, [copy.copy, copy.deepcopy, lambda df: pickle.loads(pickle.dumps(df))])
+)
 def test_a_copy_of_a_started_runner_is_not_started(case, clone):
     with runner(case, lambda: Numbers(5)) as df:
         it = iter(df)
@@ -533,9 +531,7 @@ class Reuses(DataFlow):
         return 60
 
 
-@pytest.mark.parametrize("size", [1, 10_000])
-@pytest.mark.parametrize("prefetch", [0, 1, 2, 5, 50, None])
-@process_kinds
+@pytest.mark.parametrize(("size", "prefetch", "kind"), halved([1, 10_000], [0, 1, 2, 5, 50, None], PROCESS_KINDS))
 def test_what_the_flow_changes_after_the_yield_arrives_as_it_was(kind, prefetch, size):
     with runner((kind, "fork"), lambda: Reuses(size), prefetch=prefetch) as df:
         datapoints = [*df, *df]

@@ -1,5 +1,6 @@
 """Stand-ins: small flows, and ends of a channel and workers that do what a test wants of them."""
 
+import itertools
 import multiprocessing
 import os
 import time
@@ -24,13 +25,16 @@ _KEPT = multiprocessing.RawArray("q", 1)
 
 
 def every_runner(*, num_proc: int = 1) -> list[Any]:
-    """(kind, start method) of every runner; what takes more than half a second is marked."""
+    """(kind, start method) of every runner; what takes more than half a second is marked.
+
+    Each kind is quick under fork, and each other start method with one kind.
+    """
     slow = {"fork": (), "forkserver": (), "spawn": (pytest.mark.slow,) if num_proc > 1 else ()}
+    full = {("process", "forkserver"): (pytest.mark.full,), ("zmq", "spawn"): (pytest.mark.full,)}
     return [
         *(
-            pytest.param((kind, method), id=f"{kind}-{method}", marks=slow[method])
-            for kind in PROCESS_KINDS
-            for method in METHODS
+            pytest.param(case, id="-".join(case), marks=(*slow[case[1]], *full.get(case, ())))
+            for case in itertools.product(PROCESS_KINDS, METHODS)
         ),
         pytest.param(("thread", None), id="thread"),
     ]
