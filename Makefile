@@ -14,7 +14,7 @@ INSTALLED := $(VENV)/.installed-
 .DELETE_ON_ERROR:
 # Two installations into one environment must not overlap, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help demo quick test test-full test-all test-frameworks test-browser check ci format docs dist bench bench-all clean
+.PHONY: help demo quick test test-full test-all test-frameworks test-browser check ci format docs screens dist bench bench-all clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ format: $(INSTALLED)check ## format the code and apply automatic fixes of the li
 
 docs: $(INSTALLED)docs ## build the documents into site/
 	$(RUN) -m mkdocs build --strict
+
+screens: docs $(INSTALLED)test $(INSTALLED)browser ## take pictures of pages at two widths, light and dark, into site/screens/
+	$(RUN) -m tests.pages.screens site
 
 dist: $(INSTALLED)dist ## build wheel and source archive, check them, and try the wheel on each Python that is found
 	$(RUN) -m release --pythons "$(PYTHONS)" --repository "$(REPOSITORY)"

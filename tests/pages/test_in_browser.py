@@ -1,11 +1,10 @@
 """Every built page in a headless Chromium. Needs PyQt6-WebEngine and MkDocs: ``make test-browser``."""
 
-import mimetypes
-
 import pytest
 
+from tests.pages.screens import take_pictures
 from tests.support.browser import open_pages
-from tests.support.http_server import Reply, serving
+from tests.support.http_server import serving_folder
 from tests.support.waits import LIMIT
 
 pytest.importorskip("PyQt6.QtWebEngineCore", exc_type=ImportError)
@@ -21,24 +20,10 @@ READ = """
 """
 
 
-def serve(folder):
-    """Answer requests with the files of a folder."""
-
-    def answer(path, _):
-        file = folder / path.partition("?")[0].lstrip("/")
-        file = file / "index.html" if file.is_dir() else file
-        if not file.is_file():
-            return Reply(status=404)
-        kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-        return Reply(file.read_bytes(), headers={"Content-Type": kind})
-
-    return serving(answer)
-
-
 def open_all(folder, width, scheme):
     """What is wrong with the pages of a folder: sentences."""
     wrong = []
-    with serve(folder) as server:
+    with serving_folder(folder) as server:
         paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.html"))
         urls = [f"{server.url}/{path.removesuffix('index.html')}" for path in paths if path != "404.html"]
         found = open_pages(urls, READ, width=width, scheme=scheme, timeout=5 * LIMIT)
@@ -57,6 +42,21 @@ def open_all(folder, width, scheme):
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
 def test_every_page_opens_without_errors_and_fits_the_window(width, scheme, built):
     assert open_all(built, width, scheme) == []
+
+
+@pytest.mark.slow
+def test_a_picture_shows_the_page_in_its_colours(tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "index.html").write_text(
+        "<style>body { background: #def } @media (prefers-color-scheme: dark) { body { background: #123 } }</style>"
+    )
+    written = take_pictures(tmp_path / "site", tmp_path / "screens", {"home": ""}, widths=(300,))
+    assert [path.name for path in written] == ["home-300-light.png", "home-300-dark.png"]
+    from PyQt6.QtGui import QImage
+
+    pictures = [QImage(str(path)) for path in written]
+    assert [picture.width() for picture in pictures] == [300, 300]
+    assert [picture.pixelColor(9, 9).name() for picture in pictures] == ["#ddeeff", "#112233"]
 
 
 @pytest.mark.slow

@@ -18,7 +18,15 @@ SECONDS = 60  # for a page
 
 
 def open_pages(
-    urls: Sequence[str], script: str, *, width: int = 1000, scheme: str = "light", click: str = "", timeout: float
+    urls: Sequence[str],
+    script: str,
+    *,
+    width: int = 1000,
+    height: int = 800,
+    scheme: str = "light",
+    click: str = "",
+    pictures: Sequence[str] = (),
+    timeout: float,
 ) -> list[dict[str, Any]]:
     """Open pages in a browser without a network.
 
@@ -26,14 +34,19 @@ def open_pages(
         urls: Addresses of pages. A page may load what has the same scheme and host.
         script: JavaScript, whose value is `content`.
         width: Of the window, pixels.
+        height: Of the window, pixels.
         scheme: "light" or "dark", the colours of the system.
         click: Id of an element that is clicked before the script runs; the clipboard is read then.
+        pictures: For each page the path of a file; what the window shows is written there, as PNG.
         timeout: Seconds for all pages.
 
     Returns:
         For each page `console`, `blocked`, `content` and `clipboard`.
     """
-    task = json.dumps({"urls": list(urls), "script": script, "width": width, "scheme": scheme, "click": click})
+    window = {"width": width, "height": height, "scheme": scheme}
+    task = json.dumps(
+        {"urls": list(urls), "script": script, "click": click, "pictures": list(pictures), "window": window}
+    )
     done = subprocess.run(
         [sys.executable, __file__], input=task, capture_output=True, text=True, timeout=timeout, check=False
     )
@@ -42,11 +55,11 @@ def open_pages(
     return found
 
 
-def main(urls: list[str], script: str, width: int, scheme: str, click: str) -> None:
+def main(urls: list[str], script: str, click: str, pictures: list[str], window: dict[str, Any]) -> None:
     os.environ |= {
         "QT_QPA_PLATFORM": "offscreen",
         "QTWEBENGINE_CHROMIUM_FLAGS": "--no-sandbox --disable-gpu --hide-scrollbars "
-        f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}",
+        f"--blink-settings=preferredColorScheme={0 if window['scheme'] == 'dark' else 1}",
         "QTWEBENGINE_DISABLE_SANDBOX": "1",
     }
     from PyQt6.QtCore import QTimer, QUrl
@@ -57,7 +70,7 @@ def main(urls: list[str], script: str, width: int, scheme: str, click: str) -> N
     console: list[str] = []
     blocked: list[str] = []
     own = QUrl(urls[0])
-    remaining = iter(urls)
+    remaining, to_write = iter(urls), iter(pictures)
 
     class Page(QWebEnginePage):
         def javaScriptConsoleMessage(self, level: Any, message: str, line: int, source: str) -> None:
@@ -84,12 +97,14 @@ def main(urls: list[str], script: str, width: int, scheme: str, click: str) -> N
 
     def show(content: Any) -> None:
         clipboard = app.clipboard().text() if click else ""
+        if pictures:
+            view.grab().save(next(to_write))
         found = {"console": console, "blocked": blocked, "content": content, "clipboard": clipboard}
         print(json.dumps(found), flush=True)
         open_next()
 
     def read(_: Any = None) -> None:
-        QTimer.singleShot(500 if click else 100, lambda: page.runJavaScript(script, show))
+        QTimer.singleShot(500 if click or pictures else 100, lambda: page.runJavaScript(script, show))
 
     def loaded(_: bool) -> None:
         if click:
@@ -109,7 +124,7 @@ def main(urls: list[str], script: str, width: int, scheme: str, click: str) -> N
 
     page.loadFinished.connect(loaded)
     view.setPage(page)
-    view.resize(width, 800)
+    view.resize(window["width"], window["height"])
     view.show()
     open_next()
     app.exec()

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import mimetypes
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tests.support.waits import LIMIT, wait_until
 
@@ -113,3 +115,17 @@ class Server:
 def serving(answer: Answer) -> Iterator[Server]:
     with Server(answer).active() as server:
         yield server
+
+
+def serving_folder(folder: Path) -> contextlib.AbstractContextManager[Server]:
+    """Answer requests with the files of a folder."""
+
+    def answer(path: str, _: int) -> Reply:
+        file = folder / path.partition("?")[0].lstrip("/")
+        file = file / "index.html" if file.is_dir() else file
+        if not file.is_file():
+            return Reply(status=404)
+        kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        return Reply(file.read_bytes(), headers={"Content-Type": kind})
+
+    return serving(answer)
