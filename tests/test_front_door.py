@@ -2,6 +2,8 @@
 
 import ast
 import importlib.util
+import pydoc
+import re
 import subprocess
 import sys
 import tomllib
@@ -55,6 +57,12 @@ def test_the_build_finds_the_version():
         [sys.executable, "-c", code], check=False, cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert f"'version': '{dataflow.__version__}'" in found.stdout, found.stderr
+
+
+def test_forty_lines_of_help_show_signature_parameters_and_example():
+    lines = pydoc.render_doc(dataflow.ParallelData, renderer=pydoc.plaintext).splitlines()[:40]
+    parts = ["ParallelData(ds", "Args:", "num_workers: ", "Raises:", "Example:", ">>> with ParallelData(df, 2)"]
+    assert re.search(".*?".join(map(re.escape, parts)), "\n".join(lines), re.DOTALL)
 
 
 def test_a_type_checker_may_take_each_name_from_the_package():
