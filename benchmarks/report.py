@@ -55,7 +55,7 @@ def conditions(results: dict[str, Any]) -> str:
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}, "
         f"Python {machine['python']}; {versions}. Medians of {settings['runs']} interleaved runs of "
-        f"{settings['seconds']:g} seconds; the better of {' and '.join(map(str, settings['workers']))} workers."
+        f"{settings['seconds']:g} s; the better of {' and '.join(map(str, settings['workers']))} workers."
     )
 
 
@@ -138,9 +138,9 @@ def training_table(figures: Figures) -> str:
             rounded(figure.rate),
             quotient(figure, loader),
             percentage(figure, figures.best_of(workload, LIMITS[workload])),
-            f"{figure.consumer_cpu * 1e6:.3g}",
+            rounded(figure.consumer_cpu * 1e6),
             f"{figure.memory / 2**20:.0f}",
-            f"{figure.startup * 1e3:.3g}",
+            rounded(figure.startup * 1e3),
         ]
 
     header = ["workload", "contender (workers)", "per second", "vs DataLoader", "of one core's work"]
@@ -170,9 +170,9 @@ def costs_table(figures: Figures) -> str:
         return [
             workload,
             label,
-            f"{one[0].consumer_cpu * 1e6:.3g}" if one else "",
-            f"{two[0].startup * 1e3:.3g}" if two else "",
-            f"{two[0].close * 1e3:.3g}" if two else "",
+            rounded(one[0].consumer_cpu * 1e6) if one else "",
+            rounded(two[0].startup * 1e3) if two else "",
+            rounded(two[0].close * 1e3) if two else "",
         ]
 
     rows = [
@@ -197,8 +197,8 @@ def probes_table(probes: Iterable[dict[str, Any]]) -> str:
 
 def probe_cell(record: dict[str, Any]) -> str:
     if record["measurement"] == "burst":
-        return f"{record['wait'] * 1e3:.3g} ({record['worst'] * 1e3:.3g})"
-    return f"{record['exception']} after {record['after'] * 1e3:.3g} ms" if record["exception"] else "not reported"
+        return f"{rounded(record['wait'] * 1e3)} ({rounded(record['worst'] * 1e3)})"
+    return f"{record['exception']} after {rounded(record['after'] * 1e3)} ms" if record["exception"] else "not reported"
 
 
 def targets_table(found: Sequence[Verdict]) -> str:

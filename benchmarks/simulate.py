@@ -409,7 +409,7 @@ def tables(found: Results) -> str:
         [
             name,
             *(
-                f"{1e6 * seconds:.3g}"
+                report.rounded(1e6 * seconds)
                 for key, seconds in asdict(cost).items()
                 if key not in {"contention", "datapoint_bytes", "per_message"}
             ),

@@ -517,6 +517,13 @@ def test_fetching_files_is_timed(monkeypatch):
             server.kill()
 
 
+def test_large_figures_of_a_table_have_no_exponent():
+    killed = {"measurement": "killed", "exception": "WorkerDied", "after": 1.1}
+    assert report.probe_cell(killed) == "WorkerDied after 1,100 ms"
+    figures = Figures([record("ours/zmq", 10.0) | {"consumer_cpu": 3.071e-3}])
+    assert "| small | ours/zmq | 3,070 |" in report.costs_table(figures)
+
+
 def test_a_row_of_requests_meets_its_targets_by_ratio():
     slow, fast = requests.Run(requests.ideal(100) * 1.5, 3e-4), requests.Run(requests.ideal(100) * 1.2, 1e-4)
     assert requests.missed({requests.OURS: [slow], requests.BARE: [fast]}, 100) == [
