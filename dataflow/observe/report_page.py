@@ -152,7 +152,7 @@ def _chain(statistics: FlowStatistics) -> Iterator[str]:
     rates = {runner.node: f"{runner.datapoints_per_second:,.4g}" for runner in statistics.runners}
     rows = [_node_row(node, rates.get(k, "")) for k, node in enumerate(statistics.nodes)]
     yield f"<h2>{escape(_of_chain(statistics))}</h2>"
-    yield _table(["node", "share", "datapoints/s", "length", "workers"], rows)
+    yield _table(["node", "share", "datapoints/s", "length", '<div class="note">workers</div>'], rows)
 
 
 def _of_chain(statistics: FlowStatistics) -> str:
