@@ -1430,11 +1430,9 @@ if __name__ == "__main__":
 def test_another_process_with_another_hash_seed_or_start_method_finds_the_same(project):
     first = project()
     assert "SIZE = 224" in first
-    assert project(hash_seed="1") == first
-    assert project(hash_seed="random") == first
-    assert project(way=["-m", "job"]) == first
+    assert project(hash_seed="1", way=["-m", "job"]) == first
     imported = "import job; from dataflow.protocol.fingerprints import describe; print(describe(job.build()))"
-    assert project(way=["-c", imported]) == first
+    assert project(hash_seed="2", way=["-c", imported]) == first
     for child in variants(CHILD):
         assert project(program=PROGRAM + child) == first * 2
 
@@ -1442,8 +1440,7 @@ def test_another_process_with_another_hash_seed_or_start_method_finds_the_same(p
 @pytest.mark.slow
 def test_modules_of_the_program_are_followed(project):
     first = project()
-    assert project(config=CONFIG.replace("UNUSED = 1", "UNUSED = 2")) == first
-    assert project(tools="# a comment\n\n" + TOOLS) == first
+    assert project(config=CONFIG.replace("UNUSED = 1", "UNUSED = 2"), tools="# a comment\n\n" + TOOLS) == first
     changed = [
         project(config="SIZE = 256\n"),
         project(tools=TOOLS.replace("FACTOR = 2", "FACTOR = 3")),

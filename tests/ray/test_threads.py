@@ -9,7 +9,7 @@ from tests.support.faults import deadline
 from tests.support.threads import stepped_by_threads, switching_often
 from tests.support.waits import LIMIT
 
-N = 120
+N = 60
 PASSES = {
     "RayRunner": lambda: RayRunner(listed(), 2, strict=True, timeout=LIMIT),
     "RayRunner by default": lambda: RayRunner(listed(), 1, timeout=LIMIT),

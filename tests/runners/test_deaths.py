@@ -34,6 +34,7 @@ from dataflow.runners.engine import Engine
 from dataflow.system.worker_process import ProcessWorker
 from tests.support.busy import Busy
 from tests.support.faults import deadline
+from tests.support.products import halved
 from tests.support.stacks import is_inside
 from tests.support.waits import LIMIT, wait_until
 
@@ -126,14 +127,16 @@ NESTS = {
     "in a thread": "MultiThreadRunner(lambda: MultiProcessRunnerZMQ(FLOW, 1), 10, 1)",
 }
 KILLED = [
-    *((nest, "wait for credit", "fork") for nest in NESTS),
+    *((nest, "wait for credit", "fork") for nest in ("zmq", "process", "two levels", "in a thread")),
+    pytest.param("three levels", "wait for credit", "fork", marks=pytest.mark.full),
     ("zmq", "be stopped", "fork"),
-    ("two levels", "be stopped", "fork"),
-    ("zmq", "sleep", "fork"),
+    pytest.param("two levels", "be stopped", "fork", marks=pytest.mark.full),
+    pytest.param("zmq", "sleep", "fork", marks=pytest.mark.full),
     ("zmq", "hold the interpreter", "fork"),
     ("process", "blocked in a write", "fork"),
     ("three levels", "hold the interpreter", "fork"),
-    *(("two levels", "hold the interpreter", method) for method in ("forkserver", "spawn")),
+    pytest.param("two levels", "hold the interpreter", "forkserver", marks=pytest.mark.full),
+    ("two levels", "hold the interpreter", "spawn"),
 ]
 
 
@@ -160,6 +163,18 @@ def test_no_worker_outlives_a_main_process_that_is_killed(nest, what, method):
         wait_gone(program.found)
 
 
+# Quick is one of each kind; what a forked child may do is in test_forked_children.py, too.
+QUICK_ENDS = (
+    "with a runner in a global",
+    "with a pipe runner in a global",
+    "with threads in a global",
+    "nested",
+    "with a reference cycle",
+    "with a worker that is stopped",
+    "while a thread iterates",
+    "in a child of multiprocessing",
+    "after a child was forked that iterates its copy",
+)
 ENDS = {
     "with a runner in a global": "runner = <zmq>; list(zip(range(3), runner))",
     "with a runner that was never iterated": "runner = <zmq>; runner.reset_state()",
@@ -261,9 +276,11 @@ ENDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", ENDS.values(), ids=ENDS)
-def test_a_program_ends_by_itself(text):
-    text = text.replace("<zmq>", "MultiProcessRunnerZMQ(Busy(), 2)")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK_ENDS else [pytest.mark.full]) for name in ENDS]
+)
+def test_a_program_ends_by_itself(name):
+    text = ENDS[name].replace("<zmq>", "MultiProcessRunnerZMQ(Busy(), 2)")
     text = text.replace("<pipe>", "MultiProcessRunner(Busy(), 3, 2)")
     with Program(textwrap.dedent(text) + "\ntell('end')") as program:
         while program.read() not in {"end", ""}:
@@ -308,8 +325,7 @@ def test_a_program_ends_by_itself_where_children_are_collected_by_the_system():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["sleep", "wait for credit"])
-@pytest.mark.parametrize("nest", ["zmq", "process", "two levels"])
+@pytest.mark.parametrize(("nest", "what"), halved(["zmq", "process", "two levels"], ["sleep", "wait for credit"]))
 def test_an_interrupt_reaches_the_consumer_only(nest, what):
     with Program(
         f"""
