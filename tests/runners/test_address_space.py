@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tests.support.fakes import each_method
 from tests.support.waits import LIMIT
 
 pytestmark = [
@@ -43,7 +44,7 @@ def run(tmp_path, name, most, method):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.full), "spawn"])
+@each_method
 def test_process_runners_run_with_a_few_gigabytes_of_addresses(method, tmp_path):
     done = run(tmp_path, "RLIMIT_AS", 4 << 30, method)
     assert done.stdout == "ran\n", done.stderr

@@ -229,8 +229,7 @@ def test_an_exception_that_belongs_to_the_next_pass_is_raised_there(kind):
     assert found == [[k] for k in range(N)]
 
 
-@pytest.mark.parametrize("later", ["iterated", "closed", "iterated twice"])
-@pytest.mark.parametrize("kind", ["pipe", "zmq"])
+@pytest.mark.parametrize(("kind", "later"), halved(["pipe", "zmq"], ["iterated", "closed", "iterated twice"]))
 def test_an_iteration_is_told_why_it_ends_before_its_last_datapoint(kind, later):
     """Also if the chunk in hand has the rest of the pass: it is taken away."""
     for num in range(N - 9, N + 1):

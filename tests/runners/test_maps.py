@@ -32,7 +32,7 @@ from dataflow import (
     worker_info,
 )
 from tests.support.contract import check_node, listed
-from tests.support.fakes import Numbers
+from tests.support.fakes import Numbers, each_method
 from tests.support.faults import deadline
 from tests.support.products import halved
 from tests.support.waits import LIMIT, wait_until
@@ -549,7 +549,7 @@ def test_parameters_are_checked(kind):
 # -- nests, start methods ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each_method
 def test_every_start_method(method):
     with parallel_map("process", Numbers(20), 2, lambda dp: [dp[0] + 1], strict=True, context=method) as df:
         assert list(df) == [[k + 1] for k in range(20)]

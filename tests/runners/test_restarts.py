@@ -27,8 +27,9 @@ from dataflow import (
 )
 from dataflow.protocol.state import state_of
 from dataflow.runners.jobs import WholePasses
-from tests.support.fakes import METHODS, Forever, Numbers, runner
+from tests.support.fakes import PROCESS_KINDS, Forever, Numbers, each_method, runner
 from tests.support.faults import deadline, processes_of
+from tests.support.products import halved
 from tests.support.waits import LIMIT, wait_until
 
 
@@ -116,8 +117,7 @@ def restarted(caplog):
     return [record for record in caplog.records if "restart 1" in record.message]
 
 
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize("name", STRIKES)
+@pytest.mark.parametrize(("name", "strict"), halved([*STRIKES], [True, False]))
 def test_the_datapoint_that_it_died_of_is_done_again(name, strict, caplog):
     func = Once(30, STRIKES[name])
     with (
@@ -148,7 +148,7 @@ def test_the_record_of_a_restart_does_not_keep_the_function_alive(caplog):
     assert restarted(caplog) and of_func() is None
 
 
-@pytest.mark.parametrize("method", [pytest.param(m, marks=[pytest.mark.slow] if m == "spawn" else []) for m in METHODS])
+@each_method
 def test_by_every_start_method(method):
     func = MapFunction()
     with MultiProcessMapData(Numbers(60), 1, func, strict=True, max_restarts=1, timeout=LIMIT, context=method) as df:
@@ -211,8 +211,7 @@ def with_restarts(kind, num, more):
     return runner(kind, Forever, num, max_restarts=more)
 
 
-@pytest.mark.parametrize("kind", ["process", "zmq"])
-@pytest.mark.parametrize("num", [1, 2])
+@pytest.mark.parametrize(("kind", "num"), halved(PROCESS_KINDS, [1, 2]))
 def test_a_runner_goes_on_with_a_fresh_worker(kind, num):
     with with_restarts(kind, num, 3) as df, deadline(LIMIT):
         iterator = iter(df)
