@@ -18,6 +18,7 @@ Bottleneck = Literal[
     "consumer", "flow", "workers", "source", "transport", "memory", "too many workers", "none", "unknown"
 ]
 
+_IN_BACKGROUND: Final = ("AsyncMapData(", "FetchData(")  # nodes without workers, for which the loop only waits
 _MOST_TIMES: Final = 100  # as fast: beyond, the loop does nothing but read
 _MIN_SECONDS: Final = 0.05  # of the consumer's time, before anything can be said
 _HARDLY: Final = 0.1  # of its time: a consumer that waits less is the bottleneck
@@ -102,8 +103,11 @@ def _without_workers(statistics: FlowStatistics) -> FlowVerdict:
         if taken >= _MOSTLY
         else f"The flow takes {taken:.0%} of the time, because it runs in your loop"
     )
-    text += f"; {dearest.node} takes {_share(dearest):.0%}. Workers can do that meanwhile: ParallelData(df). "
-    text += "dataflow.profile(df) says how many."
+    text += f"; {dearest.node} takes {_share(dearest):.0%}. "
+    if dearest.node.startswith(_IN_BACKGROUND):
+        text += "It makes its calls in the background: more of them at a time help (num_concurrent), if they wait."
+    else:
+        text += "Workers can do that meanwhile: ParallelData(df). dataflow.profile(df) says how many."
     return FlowVerdict("flow", None, text)
 
 

@@ -210,6 +210,11 @@ CASES = {
         "flow",
         "The flow takes 20% of the time, because it runs in your loop",
     ),
+    "a flow that waits for requests": (
+        FlowStatistics((NodeStatistics("FetchData(key='file')", share=0.9), NodeStatistics("DataFromList([…])"))),
+        "flow",
+        "more of them at a time help (num_concurrent)",
+    ),
     "a flow that takes hardly any time": (
         FlowStatistics((NodeStatistics("MapData(func=decode)", share=0.02),)),
         "consumer",
