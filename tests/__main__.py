@@ -19,14 +19,16 @@ INTERRUPTS_IN_FULL = tuple(
     (INTERRUPTS, "-k", words)
     for words in ("every_line and closed", "every_line and used", "refuses", "not every_line and not refuses")
 )
-# These wait most, for Ray and for the ends of processes, and run in one part with the quick interrupts.
-WAITING = ("tests/ray", "tests/runners/test_deaths.py", "tests/runners/test_runners.py")
+# The first three wait most, for Ray and for the ends of processes, and run in one part with the quick interrupts. What
+# else is in which part makes the parts take equally long.
+WAITING = ("tests/ray", "tests/runners/test_deaths.py", "tests/runners/test_runners.py", "tests/observe")
 OTHER = (
     *DISASTERS,
     "tests/compat",
     "tests/remote",
     "tests/system",
     "tests/transport",
+    "tests/transforms",
 )
 RUNNERS = ("tests/runners", *(f"--ignore={file}" for file in (*DISASTERS, *WAITING)))
 REST = ("tests", "dataflow", *(f"--ignore={place}" for place in ("tests/runners", INTERRUPTS, *OTHER, *WAITING)))

@@ -30,7 +30,7 @@ from dataflow.protocol.state import state_of
 
 RUNNERS = {
     "process": lambda ds: ParallelData(ds, 2),
-    "spawn": lambda ds: ParallelData(ds, 2, context="spawn"),
+    "spawn": lambda ds: ParallelData(ds, 1, context="spawn"),
     "one": lambda ds: ParallelData(ds, 1),
     "pipes": lambda ds: MultiProcessRunner(ds, 10, 2, strict=True),
     "default": lambda ds: MultiProcessRunnerZMQ(ds, 1),

@@ -15,6 +15,7 @@ pytestmark = [
 
 
 @needs_digits
+@pytest.mark.full  # quick is test_on_ray.py::test_killed_actors_change_nothing
 def test_a_node_that_is_killed_in_mid_pass_changes_nothing() -> None:
     run = run_example("cluster.py", "--epochs", "10")
     assert_ended_quietly(run)
