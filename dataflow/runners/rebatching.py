@@ -1,4 +1,9 @@
-"""Rebatching: combines batches made by workers, and single datapoints between them, into batches of one size."""
+"""Rebatching: combines batches made by workers, and single datapoints between them, into batches of one size.
+
+`BatchData` over a parallel map would give the same batches, but stack them in the consumer: with one worker, 32 images
+of 224 × 224 × 3 in float32 then take 9 ms of the consumer's processor time per batch instead of 0.5 ms, and there are
+a quarter as many batches per second, on two cores that other programs use, too.
+"""
 
 from __future__ import annotations
 
