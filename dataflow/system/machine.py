@@ -34,29 +34,27 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 
 
-_MOUNTED: Final = Path("/sys/fs/cgroup")
-_OWN: Final = Path("/proc/self/cgroup")
+_MOUNTED: Final = Path("/sys/fs/cgroup")  # where the control groups are mounted
+_OWN: Final = Path("/proc/self/cgroup")  # names the groups of this process
 
 
-def _groups(controller: str, mounted: Path, own: Path) -> Iterator[Path]:
+def _groups(controller: str) -> Iterator[Path]:
     """The directories of this process's groups, and of those around them; the root is the container's, as a rule.
 
     Args:
         controller: "cpu" or "memory"; in version 1, each has groups of its own.
-        mounted: Directory where the control groups are mounted.
-        own: File that names the groups of this process.
     """
-    paths = {(mounted, "/"), (mounted / controller, "/")}
+    paths = {(_MOUNTED, "/"), (_MOUNTED / controller, "/")}
     try:
-        lines = own.read_text().splitlines()
+        lines = _OWN.read_text().splitlines()
     except OSError:
         lines = []
     for line in lines:  # "4:cpu,cpuacct:/path" in version 1, "0::/path" in version 2
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            paths |= {(mounted, path), (mounted / "unified", path)}
+            paths |= {(_MOUNTED, path), (_MOUNTED / "unified", path)}
         elif controller in controllers.split(","):
-            paths |= {(mounted / controller, path), (mounted / controllers, path)}
+            paths |= {(_MOUNTED / controller, path), (_MOUNTED / controllers, path)}
     for root, path in paths:
         group = root / path.strip("/")
         yield group
@@ -72,19 +70,15 @@ WORKERS_PER_CORE: Final = 4
 """More workers than this for each core are worth a line in the log."""
 
 
-def available_cores(mounted: Path = _MOUNTED, own: Path = _OWN) -> int:
+def available_cores() -> int:
     """Cores that this process may use, at least 1.
-
-    Args:
-        mounted: Directory where the control groups are mounted.
-        own: File that names the groups of this process.
 
     Example:
         >>> available_cores() >= 1
         True
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quotas = [quota for group in _groups("cpu", mounted, own) if (quota := _quota(group)) is not None]
+    quotas = [quota for group in _groups("cpu") if (quota := _quota(group)) is not None]
     return max(1, min(cores, *map(int, quotas))) if quotas else cores
 
 
@@ -148,20 +142,15 @@ _SHORT: Final = 0.05  # of the memory
 _share: ContextVar[int | None] = ContextVar("memory_share", default=None)
 
 
-def default_max_bytes(mounted: Path = _MOUNTED, own: Path = _OWN) -> int:
-    """A quarter of the memory of this container, and of the address space, at most 1 GiB; in a worker, its share.
-
-    Args:
-        mounted: Directory where the control groups are mounted.
-        own: File that names the groups of this process.
-    """
+def default_max_bytes() -> int:
+    """A quarter of the memory of this container, and of the address space, at most 1 GiB; in a worker, its share."""
     share = _share.get()
     if share is not None:
         return share
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     if (most := max_address_space()) is not None:
         limits.append(most)
-    limits += [limit for group in _groups("memory", mounted, own) if (limit := _memory_limit(group)) is not None]
+    limits += [limit for group in _groups("memory") if (limit := _memory_limit(group)) is not None]
     return min(min(limits) // 4, _MAX)
 
 
@@ -196,14 +185,9 @@ def memory_share(nbytes: int | None) -> Iterator[None]:
         _share.reset(token)
 
 
-def memory_is_short(mounted: Path = _MOUNTED, own: Path = _OWN) -> bool:
-    """Whether less than 5 % of the memory of this machine, or of its container, is available; False if unknown.
-
-    Args:
-        mounted: Directory where the control groups are mounted.
-        own: File that names the groups of this process.
-    """
-    return _machine_is_short() or any(_group_is_short(group) for group in _groups("memory", mounted, own))
+def memory_is_short() -> bool:
+    """Whether less than 5 % of the memory of this machine, or of its container, is available; False if unknown."""
+    return _machine_is_short() or any(_group_is_short(group) for group in _groups("memory"))
 
 
 def _machine_is_short() -> bool:

@@ -18,6 +18,7 @@ from dataflow.transport.codec import ArrayCodec
 from dataflow.transport.flow_control import Credit, Window
 from tests.support.fakes import PROCESS_KINDS, FakeSender
 from tests.support.faults import workers_of
+from tests.support.machines import set_groups
 from tests.support.waits import LIMIT, wait_until
 
 MIB = 1 << 20
@@ -50,7 +51,8 @@ def test_the_default_is_a_quarter_of_what_there_is_and_a_gibibyte_at_most(
     if file:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text(limit)
-    assert default_max_bytes(tmp_path, tmp_path / "no groups") == expected
+    set_groups(monkeypatch, tmp_path)
+    assert default_max_bytes() == expected
 
 
 @pytest.mark.parametrize(("outer", "inner"), [("max", 400 * MIB), (400 * MIB, "max"), (400 * MIB, 800 * MIB)])
@@ -70,19 +72,19 @@ def test_the_default_knows_the_limits_of_a_job_and_of_the_groups_around_it(
     job.mkdir(parents=True)
     (job / file).write_text(str(inner))
     (job.parent / file).write_text(str(outer))
-    (tmp_path / "own").write_text(f"3:cpu:/other\n{line}\n")
-    assert default_max_bytes(tmp_path, tmp_path / "own") == 100 * MIB
+    set_groups(monkeypatch, tmp_path, "3:cpu:/other", line)
+    assert default_max_bytes() == 100 * MIB
 
 
 @pytest.mark.parametrize(("used", "is_short"), [(700, False), (960, False), (990, True)])
-def test_memory_is_short_when_a_job_has_used_up_what_it_may(tmp_path, used, is_short):
+def test_memory_is_short_when_a_job_has_used_up_what_it_may(tmp_path, monkeypatch, used, is_short):
     job = tmp_path / "slurm" / "job"
     job.mkdir(parents=True)
-    (tmp_path / "own").write_text("0::/slurm/job\n")
+    set_groups(monkeypatch, tmp_path, "0::/slurm/job")
     (job / "memory.max").write_text(f"{1000 * MIB}\n")
     (job / "memory.current").write_text(f"{used * MIB}\n")
     (job / "memory.stat").write_text(f"anon 1\ninactive_file {20 * MIB}\n")
-    assert memory_is_short(tmp_path, tmp_path / "own") is is_short
+    assert memory_is_short() is is_short
 
 
 def test_a_worker_has_its_share_which_ends_with_the_block():

@@ -6,14 +6,16 @@ import pytest
 
 from dataflow import DataFromList, MultiProcessRunner
 from dataflow.system.machine import available_cores, default_max_bytes, max_address_space, processor_times
+from tests.support.machines import set_groups
 
 MANY = 4096
 
 
 @pytest.fixture(autouse=True)
-def machine(monkeypatch):
-    """A machine of many cores, all of which this process may use."""
+def machine(monkeypatch, tmp_path):
+    """A machine of many cores, all of which this process may use, with its control groups in `tmp_path`."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(MANY)), raising=False)
+    set_groups(monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +24,7 @@ def machine(monkeypatch):
 )
 def test_the_quota_of_a_container_counts(tmp_path, text, cores):
     (tmp_path / "cpu.max").write_text(text)
-    assert available_cores(tmp_path) == cores
+    assert available_cores() == cores
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("300000", 3), ("-1", MANY)])
@@ -30,40 +32,35 @@ def test_so_does_that_of_an_older_kernel(tmp_path, quota, cores):
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(quota)
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
-    assert available_cores(tmp_path) == cores
-
-
-def own_groups(folder, *lines):
-    """The file that names the groups of a process."""
-    path = folder / "groups"
-    path.write_text("".join(f"{line}\n" for line in lines))
-    return path
+    assert available_cores() == cores
 
 
 @pytest.mark.parametrize(
     ("outer", "inner", "cores"),
     [("300000", "max", 3), ("max", "200000", 2), ("300000", "200000", 2), ("max", "max", MANY)],
 )
-def test_the_strictest_of_the_groups_around_a_process_counts(tmp_path, outer, inner, cores):
+def test_the_strictest_of_the_groups_around_a_process_counts(tmp_path, monkeypatch, outer, inner, cores):
     group = tmp_path / "mounted" / "user.slice" / "job"
     group.mkdir(parents=True)
     (group.parent / "cpu.max").write_text(f"{outer} 100000")
     (group / "cpu.max").write_text(f"{inner} 100000")
-    assert available_cores(tmp_path / "mounted", own_groups(tmp_path, "0::/user.slice/job")) == cores
+    set_groups(monkeypatch, tmp_path / "mounted", "0::/user.slice/job")
+    assert available_cores() == cores
 
 
-def test_a_group_of_an_older_kernel_has_a_path_of_its_own(tmp_path):
+def test_a_group_of_an_older_kernel_has_a_path_of_its_own(tmp_path, monkeypatch):
     group = tmp_path / "mounted" / "cpu,cpuacct" / "docker" / "job"
     group.mkdir(parents=True)
     (group / "cpu.cfs_quota_us").write_text("250000")
     (group / "cpu.cfs_period_us").write_text("100000")
-    own = own_groups(tmp_path, "5:memory:/elsewhere", "4:cpu,cpuacct:/docker/job", "0::/")
-    assert available_cores(tmp_path / "mounted", own) == 2
+    set_groups(monkeypatch, tmp_path / "mounted", "5:memory:/elsewhere", "4:cpu,cpuacct:/docker/job", "0::/")
+    assert available_cores() == 2
 
 
-def test_groups_that_cannot_be_read_limit_nothing(tmp_path):
-    own = own_groups(tmp_path, "0::/../../of-another-namespace", "1:cpu:/missing")
-    assert available_cores(tmp_path / "mounted", own) == available_cores(tmp_path, tmp_path / "missing") == MANY
+@pytest.mark.parametrize("lines", [("0::/../../of-another-namespace", "1:cpu:/missing"), ()])
+def test_groups_that_cannot_be_read_limit_nothing(tmp_path, monkeypatch, lines):
+    set_groups(monkeypatch, tmp_path / "mounted", *lines)
+    assert available_cores() == MANY
 
 
 @pytest.mark.parametrize(("num_workers", "lines"), [(8, 0), (9, 1)])
@@ -78,26 +75,26 @@ def test_more_than_four_workers_per_core_are_one_line_in_the_log(monkeypatch, ca
     assert all("MultiProcessRunner has 9 workers, and this process may use 2 cores" in line for line in found)
 
 
-def test_without_a_quota_the_affinity_counts(tmp_path, monkeypatch):
-    assert available_cores(tmp_path) == MANY
+def test_without_a_quota_the_affinity_counts(monkeypatch):
+    assert available_cores() == MANY
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
-    assert available_cores(tmp_path) == 1
+    assert available_cores() == 1
 
 
-def test_an_unknown_number_of_cores_is_one(tmp_path, monkeypatch):
+def test_an_unknown_number_of_cores_is_one(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert available_cores(tmp_path) == 1
+    assert available_cores() == 1
 
 
 @pytest.mark.parametrize(("most", "memory"), [(1 << 30, 1 << 28), (6 << 30, 1 << 30), (-1, 1 << 30)])
-def test_a_limit_of_address_space_counts_as_memory_does(most, memory, monkeypatch, tmp_path):
+def test_a_limit_of_address_space_counts_as_memory_does(most, memory, monkeypatch):
     import resource
 
     monkeypatch.setattr(resource, "getrlimit", lambda which: (most, most) if which == resource.RLIMIT_AS else None)
     monkeypatch.setattr(os, "sysconf", lambda name: 1 << 20)  # a page, and the number of pages
     assert max_address_space() == (None if most == -1 else most)
-    assert default_max_bytes(tmp_path, tmp_path / "groups") == memory
+    assert default_max_bytes() == memory
 
 
 @pytest.mark.parametrize("error", [OSError, MemoryError])
