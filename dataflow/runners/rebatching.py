@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dataflow.protocol.datapoint import HOLE, components, is_datapoint, stack
+from dataflow.protocol.datapoint import components, is_datapoint, stack
 from dataflow.protocol.pauses import Pause, pausing, resumed
 
 __all__ = ["WorkerBatch", "regroup", "stacks_evenly"]
@@ -31,7 +31,7 @@ def stacks_evenly(datapoints: Sequence[Any]) -> bool:
     That is the case if each component is an array of one dtype and shape with at least one axis, or a number of one
     type.
     """
-    if HOLE in map(_hole_or_none, datapoints) or not all(map(is_datapoint, datapoints)):
+    if not all(map(is_datapoint, datapoints)):
         return False
     first = list(components(datapoints[0]))
     for dp in datapoints:
@@ -53,11 +53,6 @@ def stacks_evenly(datapoints: Sequence[Any]) -> bool:
         elif not issubclass(kind, _EVEN):
             return False
     return True
-
-
-def _hole_or_none(value: Any) -> Any:
-    """Avoid comparing arrays: `in` uses ==, which is elementwise for them."""
-    return HOLE if value is HOLE else None
 
 
 def regroup(
