@@ -25,10 +25,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.errors import NotReproducible, NotStorable
+from dataflow.errors import NotStorable
 from dataflow.protocol.base import DataFlow
 from dataflow.protocol.datapoint import as_number_or_array
-from dataflow.protocol.passes import known_length, promise, walk
+from dataflow.protocol.passes import known_length, promise, require_order, require_seed
 from dataflow.protocol.seeding import current_root
 from dataflow.protocol.state import Promise
 
@@ -285,18 +285,9 @@ def _pass_lines(datapoints: Iterable[Any], p: int, block: int) -> Iterator[tuple
 
 
 def _require_digestible(df: DataFlow, num: int | None, rank: int, world_size: int) -> None:
-    for node in walk(df, everywhere=True):
-        name = type(node).__name__
-        if not node._df_reproducible:
-            raise NotReproducible(
-                f"the order of the datapoints of {name} is not defined, so another run has other digests. Give a "
-                "runner strict=True or one worker; put the datapoints of a queue into a list"
-            )
-        if node._df_draws and node._df_own_root is None and current_root() is None:
-            raise NotReproducible(
-                f"no seed is set, so {name} draws different numbers in each run. Call dataflow.seed(n) in the module, "
-                "or give --seed"
-            )
+    require_order(df, "", "another run has other digests")
+    if current_root() is None:
+        require_seed(df, "", "in each run", " in the module, or give --seed")
     if num is None and df._df_endless:
         raise ValueError(f"a pass of {type(df).__name__} never ends: say how many datapoints to digest, with --num")
     ranks = df._df_shard_ranks if df._df_own_rank is None else (*df._df_shard_ranks, df._df_own_rank)

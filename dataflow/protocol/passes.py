@@ -49,6 +49,8 @@ __all__ = [
     "promise",
     "reading_ahead",
     "assign_streams",
+    "require_order",
+    "require_seed",
     "reset_in_round",
     "root_stream",
     "running_code",
@@ -180,10 +182,10 @@ class RunningCall(RunningCode):
 
     def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
         if stream.shared and stream.drawn:
-            _require_seed(df)
+            _require_same_order(df)
         promised = state_of(self.df).part(FirstCalls).promise
         if promised is not None and promised.refuses:
-            _require_order(df, f"{promised.owner}: in the function of {type(self.df).__name__}, ")
+            require_order(df, f"{promised.owner}: in the function of {type(self.df).__name__}, ", _NOT_AGAIN)
         reason = "" if is_new else _in_any_order(type(self.df).__name__)
         return _NextPass(0, stream.at(self._index, standalone=reason), stream, is_new=is_new)
 
@@ -210,9 +212,9 @@ class RunningPass(RunningCode):
 
     def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
         if stream.shared and stream.drawn:
-            _require_seed(df)
+            _require_same_order(df)
         if stream.standalone or stream.shared:
-            _require_order(df)
+            require_order(df, "", _NOT_AGAIN)
         if is_new:
             if df._df_counts_passes or df._df_endless or df._df_continuing() is not None:
                 return _NextPass(0, stream.at((self._p, 0), standalone=""), stream, is_new=True)
@@ -227,22 +229,33 @@ def _in_any_order(owner: str) -> str:
     )
 
 
-def _require_order(df: Node, where: str = "") -> None:
+def require_order(df: Node, owner: str, problem: str) -> None:
+    """Raise `NotReproducible` if a node has no defined order: the message says who needs one, and the problem."""
     for node in walk(df, everywhere=True):
         if not node._df_reproducible:
             raise NotReproducible(
-                f"{where}the order of the datapoints of {type(node).__name__} is not defined, so a pass of it cannot "
-                "be made again. Give a runner strict=True or one worker; put the datapoints of a queue into a list"
+                f"{owner}the order of the datapoints of {type(node).__name__} is not defined, so {problem}. Give a "
+                "runner strict=True or one worker; put the datapoints of a queue into a list"
             )
 
 
-def _require_seed(df: Node) -> None:
+def require_seed(df: Node, owner: str, problem: str, cure: str) -> None:
+    """Raise `NotReproducible` if a node of a flow without a root seed draws, and has no seed of its own."""
     for node in walk(df, everywhere=True):
         if node._df_draws and node._df_own_root is None:
             raise NotReproducible(
-                f"no seed is set, so {type(node).__name__} draws different numbers in each process, and their shares "
-                "of a pass would overlap. Call dataflow.seed(n), with the same n in every process, before the loop"
+                f"{owner}no seed is set, so {type(node).__name__} draws different numbers {problem}. Call "
+                f"dataflow.seed(n){cure}"
             )
+
+
+_NOT_AGAIN: Final = "a pass of it cannot be made again"
+
+
+def _require_same_order(df: Node) -> None:
+    """Check that a flow which several processes share draws the same numbers in each."""
+    cure = ", with the same n in every process, before the loop"
+    require_seed(df, "", "in each process, and their shares of a pass would overlap", cure)
 
 
 running_passes: Final[dict[int, RunningPass]] = {}

@@ -13,7 +13,7 @@ from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.protocol.datapoint import HOLE, present
 from dataflow.protocol.fingerprints import changed_code, describe_flow, difference
 from dataflow.protocol.parameters import whole_number
-from dataflow.protocol.passes import known_length, picked_here, promise, root_stream, walk
+from dataflow.protocol.passes import known_length, picked_here, promise, require_order, require_seed, root_stream, walk
 from dataflow.protocol.pauses import Pause, paused, pausing, resumed
 from dataflow.protocol.seeding import Stream, current_root
 from dataflow.protocol.state import FlowState, Promise, state_of
@@ -121,13 +121,9 @@ class ResumableData(ProxyDataFlow[T_co]):
         """The root seed for the state: where none is set and there are several ranks, each has drawn another one."""
         if not mark.is_drawn or not self._has_ranks:
             return mark.root
-        drawing = next((df for df in walk(self, everywhere=True) if df._df_draws and df._df_own_root is None), None)
-        if drawing is None:
-            return 0  # it decides nothing
-        raise NotReproducible(
-            f"ResumableData: no seed is set, so {type(drawing).__name__} draws different numbers on each rank, and no "
-            "state is valid for all. Call dataflow.seed(n), with the same n on every rank, before the loop"
-        )
+        cure = ", with the same n on every rank, before the loop"
+        require_seed(self, "ResumableData: ", "on each rank, and no state is valid for all", cure)
+        return 0  # it decides nothing
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was saved: the next loop begins there.
@@ -460,13 +456,7 @@ def _cure(division: Division) -> str:
 
 
 def _require_order(ds: DataFlow) -> None:
-    for node in walk(ds, everywhere=True):
-        name = type(node).__name__
-        if not node._df_reproducible:
-            raise NotReproducible(
-                f"ResumableData: the order of the datapoints of {name} is not defined, so there is no position to "
-                "resume from. Give a runner strict=True or one worker; put the datapoints of a queue into a list"
-            )
+    require_order(ds, "ResumableData: ", "there is no position to resume from")
     continuing = None if ds._df_addressable else ds._df_continuing()
     if continuing is not None:
         name = type(continuing).__name__

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, get_args
 from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.protocol.parameters import whole_number
-from dataflow.protocol.passes import known_length, promise, walk
+from dataflow.protocol.passes import known_length, promise, require_seed, walk
 from dataflow.protocol.pauses import Pause, paused, pausing
 from dataflow.protocol.seeding import Spread, Stream
 from dataflow.protocol.state import Promise, state_of
@@ -233,15 +233,9 @@ def _require_order(ds: DataFlow, world_size: int) -> None:
 
 def _require_seed(ds: DataFlow, world_size: int, stream: Stream) -> None:
     """Check that all ranks draw the same order."""
-    if world_size == 1 or not stream.drawn:
-        return
-    for node in walk(ds, everywhere=True):
-        if node._df_draws and node._df_own_root is None:
-            raise NotReproducible(
-                f"ShardData: no seed is set, so {type(node).__name__} draws different numbers on each of the "
-                f"{world_size} ranks, and their shares would overlap. Call dataflow.seed(n), with the same n on every "
-                "rank, before the loop"
-            )
+    if world_size > 1 and stream.drawn:
+        problem = f"on each of the {world_size} ranks, and their shares would overlap"
+        require_seed(ds, "ShardData: ", problem, ", with the same n on every rank, before the loop")
 
 
 def place(owner: str, rank: int | None, world_size: int | None, environment: Mapping[str, str]) -> tuple[int, int]:
