@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from statistics import fmean
 from typing import Any, Final, Literal
 
@@ -29,7 +28,7 @@ from dataflow.observe.representation import chain_rows
 from dataflow.protocol.base import DataFlow, close_flow, require_flow
 from dataflow.protocol.datapoint import HOLE
 from dataflow.protocol.parameters import seconds as checked_seconds
-from dataflow.protocol.passes import copy_chain, open_flow, root_stream, walk
+from dataflow.protocol.passes import copy_chain, open_flow, passes_on, root_stream, walk
 from dataflow.system.machine import available_cores, processor_times
 from dataflow.system.worker_process import keep_freed_memory
 from dataflow.transforms.mapping import MapData, MapDataComponent
@@ -415,14 +414,7 @@ def _passes(df: DataFlow) -> Iterator[Any]:
     """Pass after pass of a flow in this process."""
     stream = root_stream(df)
     open_flow(df, stream)
-    for p in count():
-        is_empty = True
-        for dp in df._df_run_pass(p, stream):
-            is_empty = False
-            yield dp
-            del dp
-        if is_empty:
-            return
+    return passes_on(df, stream)
 
 
 def _delayed() -> float:
