@@ -25,7 +25,7 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +57,12 @@ NOT_WANTED: Final = -1
 """The position of a datapoint in a task that was not issued, or that is discarded."""
 
 
-class Schedule(Protocol):
-    """The engine's record of datapoints. All methods are called under the engine's lock."""
+class Schedule:
+    """The engine's record of datapoints. All methods are called under the engine's lock.
+
+    What a schedule does not override does nothing: that suits workers that get no tasks, and passes that continue one
+    another.
+    """
 
     def open(self) -> None:
         """Begin, after the workers were started."""
@@ -72,6 +76,7 @@ class Schedule(Protocol):
             error: The exception after them: the one that has ended the task, or that of a datapoint that could not be
                 decoded.
         """
+        raise NotImplementedError
 
     def discard(self) -> None:
         """Discard outstanding work: it belongs to an abandoned pass."""
@@ -84,6 +89,7 @@ class Schedule(Protocol):
 
         Called when everything returned before is handed out.
         """
+        raise NotImplementedError
 
     def handed_out(self) -> None:
         """Record that the last result of `take` has been handed out."""
@@ -96,22 +102,27 @@ class Schedule(Protocol):
 
         Returns True if `take` will return `error` in its turn.
         """
+        return False
 
     def replaced(self, worker: int) -> None:
         """Record that a worker has ended, and another replaces it under the same index."""
 
     def has_issued(self, task: int) -> bool:
         """Whether the results of the task, or part of one, with this number are waited for."""
+        return False
 
     def ended(self, worker: int, end: ItemEnd, position: int | None, *, sent_all: bool) -> EndedItem | None:
         """Record how a worker has ended, before `lost` or `replaced`; see `TaskSchedule.ended`."""
+        return None
 
     def leave_out(self, item: EndedItem) -> None:
         """Do not ask for this datapoint again: it counts as dropped."""
+        raise NotImplementedError
 
     @property
     def exhausted(self) -> bool:
         """Whether the work is complete: no more datapoints will come."""
+        return False
 
     def stop(self) -> None:
         """Request workers that wait for tasks to end."""
@@ -120,16 +131,15 @@ class Schedule(Protocol):
         """Release everything. Idempotent."""
 
 
-class MixedSchedule:
-    """Schedule of a runner: datapoints are handed out in the order in which they arrive."""
+class MixedSchedule(Schedule):
+    """Schedule of a runner: datapoints are handed out in the order in which they arrive.
 
-    exhausted = False  # the workers of a runner report their end themselves
+    The workers report their end themselves. Datapoints of one that is replaced are handed out, too, and the new one
+    begins with its first pass.
+    """
 
     def __init__(self) -> None:
         self._ready: deque[list[Any] | BaseException] = deque()
-
-    def open(self) -> None:
-        """No-op: these workers get no tasks."""
 
     def receive(self, message: Message, datapoints: list[Any], error: BaseException | None) -> None:
         if datapoints:
@@ -137,38 +147,8 @@ class MixedSchedule:
         if error is not None:
             self._ready.append(error)
 
-    def discard(self) -> None:
-        """No-op: passes continue one another."""
-
-    def issue_tasks(self) -> None:
-        """No-op: these workers get no tasks."""
-
     def take(self) -> list[Any] | BaseException | None:
         return self._ready.popleft() if self._ready else None
-
-    def handed_out(self) -> None:
-        """No-op."""
-
-    def set_workers(self, num_taking: int, num_started: int) -> None:
-        """No-op: these workers get no tasks."""
-
-    def lost(self, worker: int, error: BaseException) -> bool:
-        return False
-
-    def replaced(self, worker: int) -> None:
-        """No-op: datapoints of the old worker are handed out, and the new one makes its own."""
-
-    def has_issued(self, task: int) -> bool:
-        return False
-
-    def ended(self, worker: int, end: ItemEnd, position: int | None, *, sent_all: bool) -> None:
-        """No-op: the new worker begins with its first pass."""
-
-    def leave_out(self, item: EndedItem) -> None:
-        raise AssertionError("no datapoint is known")
-
-    def stop(self) -> None:
-        """No-op: no worker waits for tasks."""
 
     def close(self) -> None:
         self._ready.clear()
@@ -252,7 +232,7 @@ class _TaskResults:
     count: int  # datapoints that were asked for
 
 
-class TaskSchedule:
+class TaskSchedule(Schedule):
     """Base class of the schedules with tasks: tracks issued tasks and their results. Subclasses define the tasks.
 
     The life of a task:
