@@ -33,14 +33,13 @@ from typing import Any, Final, NamedTuple
 from dataflow.ray.object_store_codec import ObjectStoreDecoder
 from dataflow.runners.item_watch import ItemWatch
 from dataflow.runners.worker_main import WorkerSpec
-from dataflow.system.descriptors import Descriptor
 from dataflow.system.pickling import loads
 from dataflow.system.worker_info import entering
 from dataflow.system.worker_process import keep_freed_memory, seed_globals
 from dataflow.transport.current_item import position_in
 from dataflow.transport.flow_control import Credit
-from dataflow.transport.messages import DATA_KINDS, RESULT_KINDS, Kind, Message
-from dataflow.transport.task_queue import Task
+from dataflow.transport.messages import DATA_KINDS, RESULT_KINDS, Kind, Message, Port, Sender
+from dataflow.transport.task_queue import Task, TaskQueuePort, TaskReader
 from dataflow.transport.worker_counters import settle_counters
 
 __all__ = ["ActorTaskReader", "Chunking", "Reply", "ReplyBuffer", "WorkerActor", "max_wait"]
@@ -84,7 +83,7 @@ class Reply(NamedTuple):
     is_ready: bool = False
 
 
-class ReplyBuffer:
+class ReplyBuffer(Port, Sender):
     """Buffer of the worker's output until the consumer requests it; the worker's output port and `Sender` in one."""
 
     def __init__(self, chunking: Chunking) -> None:
@@ -96,12 +95,6 @@ class ReplyBuffer:
         self.is_ready = False  # the worker takes tasks
         self._is_due = False  # the next reply should leave, even if it is empty
         self._changed = threading.Condition()
-
-    def descriptors(self) -> tuple[Descriptor, ...]:
-        return ()
-
-    def close_in_parent(self) -> None:
-        """No-op."""
 
     def open(self) -> ReplyBuffer:
         return self
@@ -155,7 +148,7 @@ class ReplyBuffer:
         return self._is_complete or self._is_due or is_full
 
 
-class ActorTaskReader:
+class ActorTaskReader(TaskQueuePort, TaskReader):
     """Tasks that the consumer has pushed to this worker; the worker's input port and task reader in one."""
 
     def __init__(self) -> None:
@@ -166,9 +159,6 @@ class ActorTaskReader:
         self._changed = threading.Condition()
         self._decoder = ObjectStoreDecoder(copy=True)
         self.replies: ReplyBuffer | None = None  # marked complete when a task is finished
-
-    def descriptors(self) -> tuple[Descriptor, ...]:
-        return ()
 
     def open(self) -> ActorTaskReader:
         return self

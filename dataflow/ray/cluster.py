@@ -18,6 +18,7 @@ from dataflow.system.extras import optional
 from dataflow.system.pickling import dumps
 from dataflow.system.worker_errors import LostWorker
 from dataflow.system.worker_info import WorkerInfo
+from dataflow.system.worker_pool import Worker
 
 __all__ = [
     "ActorLost",
@@ -186,8 +187,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked.notice)
 
 
-class ActorWorker:
+class ActorWorker(Worker):
     """One actor, from its start to its end. Calls do not block, except for `join`.
+
+    The constructor starts it. It may be on another machine, and its exit code is unknown.
 
     Attributes:
         lost: Why it is lost; None if it is not known to be lost.
@@ -198,13 +201,10 @@ class ActorWorker:
         unread: For each reply that has come: the number of its counted messages that were not read yet.
     """
 
-    sentinel: int | None = None
-
     def __init__(self, cluster: RayCluster, options: Mapping[str, Any], info: WorkerInfo, packed: bytes) -> None:
         self.info = info
         self.cluster = cluster
         self.options = options
-        self.pid: int | None = None  # on its machine, once it has started
         self.lost: ActorLost | None = None
         self.is_ready = self.is_over = False
         self.num_replies = 0
@@ -215,9 +215,6 @@ class ActorWorker:
         self._actor = cluster.start(options)
         self._started = self.call("where")
         self._work = self.call("work", packed)
-
-    def start(self) -> None:
-        """No-op: the constructor has started it."""
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of its `WorkerActor` and return a reference; None if the actor is lost."""
@@ -268,15 +265,8 @@ class ActorWorker:
             return error
         return ActorLost("its work has ended without a message")
 
-    def exitcode(self) -> None:
-        """None: exit codes of actors are unknown."""
-
     def state(self) -> str:
-        """Describe its state, for a message."""
         return self._where
-
-    def task(self) -> None:
-        """None: it may be on another machine."""
 
     def join(self, timeout: float) -> bool:
         """Wait for the end of its work, `timeout` seconds at most; return whether it has ended."""
@@ -295,9 +285,6 @@ class ActorWorker:
         """Kill it, which does not wait: from now on it is lost."""
         self.kill()
         self.mark_lost(ActorLost("it was killed"))
-
-    def leave_behind(self) -> None:
-        """No-op: this process waits for no actor."""
 
     def release(self) -> None:
         """End the idle process."""

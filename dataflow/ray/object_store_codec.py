@@ -19,9 +19,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.system.descriptors import Descriptor
-from dataflow.transport.arena import LARGE_BYTES, Base, Block
+from dataflow.transport.arena import LARGE_BYTES, Base, Block, BlockReader, BlockWriter
 from dataflow.transport.array_codec import ArrayDecoder, ArrayEncoder
+from dataflow.transport.codec import Codec, EncoderPort
 
 __all__ = ["ObjectStoreCodec", "ObjectStoreDecoder", "ObjectStoreEncoder"]
 
@@ -30,7 +30,7 @@ _BUFFER: Final = -1  # in place of the status byte of a block: it is a buffer
 _BYTE: Final = np.dtype(np.uint8)
 
 
-class _BufferWriter:
+class _BufferWriter(BlockWriter):
     """Substitute for the writer of an arena: a block is a buffer, and `start` its number."""
 
     def __init__(self) -> None:
@@ -68,9 +68,6 @@ class _BufferWriter:
 
     def give_back_all(self) -> None:
         self._buffers.clear()
-
-    def tidy(self) -> None:
-        """No-op."""
 
     def unload(self, encoded: Sequence[Any]) -> tuple[bytes, list[NDArray[np.uint8]]]:
         """Return the buffers of a message, preceded by their numbers.
@@ -112,8 +109,8 @@ class ObjectStoreEncoder(ArrayEncoder):
         return body, nbytes
 
 
-class _BufferReader:
-    """Substitute for the readers of all arenas: the buffers of the current message."""
+class _BufferReader(BlockReader):
+    """Substitute for the readers of all arenas: the buffers of the current message, which references keep."""
 
     def __init__(self, copy: bool) -> None:
         self.by_number: dict[int, Any] = {}
@@ -137,9 +134,6 @@ class _BufferReader:
 
     def read(self, status: int, start: int, nbytes: int) -> memoryview:
         return memoryview(self.by_number[start])
-
-    def free(self, status: int) -> None:
-        """No-op: references keep the buffer."""
 
 
 class ObjectStoreDecoder(ArrayDecoder):
@@ -167,8 +161,8 @@ class ObjectStoreDecoder(ArrayDecoder):
         return body[0] if isinstance(body[0], BaseException) else super().decode_failure(body)
 
 
-class ObjectStoreCodec:
-    """Codec between machines that trust each other; also the description of a worker's end.
+class ObjectStoreCodec(Codec, EncoderPort):
+    """Codec between machines that trust each other; also the description of a worker's end, which has no state here.
 
     Args:
         copy: What the consumer does with large arrays, as for `ObjectStoreDecoder`.
@@ -180,9 +174,6 @@ class ObjectStoreCodec:
     def port(self, worker: int) -> ObjectStoreCodec:
         return self
 
-    def descriptors(self) -> tuple[Descriptor, ...]:
-        return ()
-
     def open_encoder(self) -> ObjectStoreEncoder:
         return ObjectStoreEncoder()
 
@@ -191,9 +182,3 @@ class ObjectStoreCodec:
 
     def bytes_in_use(self) -> int:
         return 0  # the object store belongs to Ray
-
-    def renew(self, worker: int) -> None:
-        """No-op: a worker has no state here."""
-
-    def close(self) -> None:
-        """No-op."""

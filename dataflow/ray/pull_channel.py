@@ -25,7 +25,7 @@ from dataflow.ray.push_queue import PushedTaskQueue
 from dataflow.system.worker_errors import died
 from dataflow.transport.current_item import unknown_item
 from dataflow.transport.flow_control import Credit
-from dataflow.transport.messages import DATA_KINDS, Kind, Message
+from dataflow.transport.messages import DATA_KINDS, Channel, Kind, Message, Receiver
 from dataflow.transport.worker_counters import NUM_WORDS, sums_of
 
 __all__ = ["PullChannel", "PullCredit"]
@@ -38,8 +38,8 @@ _SILENT_TIMES: Final = 4  # times `item_timeout` that an actor may give no sign 
 _MIN_SILENT_SECONDS: Final = 2.0
 
 
-class PullChannel:
-    """The channel to actors, and its receiver.
+class PullChannel(Channel, Receiver):
+    """The channel to actors, and its receiver. No unread messages can block a worker.
 
     Args:
         owner: Name of the runner's class, for messages.
@@ -135,9 +135,6 @@ class PullChannel:
 
     def port_of_successor(self, worker: int) -> _PullPort:
         return self.port(worker)
-
-    def stop(self) -> None:
-        """No-op: no unread messages can block a worker."""
 
     def _requested(self) -> list[Any]:
         """Return all requested replies: those behind the first of a worker are fetched meanwhile."""

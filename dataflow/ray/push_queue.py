@@ -20,13 +20,13 @@ from dataflow.ray.actor import ActorTaskReader
 from dataflow.ray.cluster import ActorWorker
 from dataflow.ray.object_store_codec import ObjectStoreDecoder, ObjectStoreEncoder
 from dataflow.transport.message_layout import NO_ROOM
-from dataflow.transport.task_queue import WHOLE, PlainEncoder
+from dataflow.transport.task_queue import WHOLE, PlainEncoder, TaskQueue
 
 __all__ = ["PushedTaskQueue"]
 
 
-class PushedTaskQueue:
-    """The task queue of actors.
+class PushedTaskQueue(TaskQueue):
+    """The task queue of actors. All get tasks, and `PullCredit` stops them.
 
     Args:
         ahead: Maximum number of tasks of one worker.
@@ -52,15 +52,6 @@ class PushedTaskQueue:
         """Register the actor of a worker, without tasks."""
         self._workers[worker] = actor
         self._pushed[worker] = []
-
-    def open(self) -> None:
-        """No-op."""
-
-    def let_take(self, num_workers: int) -> None:
-        """No-op: all actors get tasks."""
-
-    def set_full(self, is_full: bool) -> None:
-        """No-op: it would cost a call of each actor."""
 
     def encode(self, dp: Any, *, is_only_task: bool) -> Any:
         if self._nbytes >= self._max_bytes and not is_only_task:
@@ -127,9 +118,6 @@ class PushedTaskQueue:
         """Remove `task`, which is done or discarded."""
         self._nbytes -= task.nbytes
         self.withdraw(task)
-
-    def stop(self) -> None:
-        """No-op: `PullCredit` stops the workers."""
 
     def close(self) -> None:
         self._waiting.clear()

@@ -15,7 +15,7 @@ what is too large to be reused for the next one again, page by page, at both end
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from dataflow.errors import NotStorable
 from dataflow.protocol.failures import Report
 from dataflow.remote.peer_messages import readable
-from dataflow.transport.message_layout import NO_ROOM, has_padding, without_padding
+from dataflow.transport.codec import Encoder
+from dataflow.transport.message_layout import has_padding, without_padding
 from dataflow.transport.packing import PLAIN, Code, pack
 from dataflow.transport.unpacking import ArrayLayout, CodeReader
 
@@ -50,7 +51,7 @@ class _Written(NamedTuple):
     nbytes: int
 
 
-class FrameEncoder:
+class FrameEncoder(Encoder):
     """Encodes datapoints as frames.
 
     Args:
@@ -136,10 +137,6 @@ class FrameEncoder:
         self._arrays.append(array)
         return msgpack.ExtType(Code.ARRAY, layout)
 
-    def encode_plain(self, datapoints: Iterator[Any], encoded: MutableSequence[Any]) -> Any:
-        """Never called: `plain` is false."""
-        return NO_ROOM
-
     def join(self, encoded: Sequence[_Written]) -> tuple[list[Any], int]:
         """Return the frames of a message, and the total size of its datapoints in bytes."""
         skeletons = [item.skeleton for item in encoded]
@@ -158,16 +155,6 @@ class FrameEncoder:
     def encode_report(self, report: Report, note: str) -> list[bytes]:
         """Not supported over the network: failures are counted where the flow runs."""
         return []
-
-    def tidy(self) -> None:
-        """No-op: nothing is cached between datapoints."""
-
-    def calibrate(self, run: Callable[[Iterator[Any]], Any]) -> None:
-        """No-op: everything is copied."""
-
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return an ordinary array."""
-        return np.empty(shape, dtype)
 
 
 def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:

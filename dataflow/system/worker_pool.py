@@ -31,26 +31,29 @@ _SLICE: Final = 0.05  # seconds between two checks for signals that have arrived
 
 
 class Worker(Protocol):
-    """A process or a thread."""
+    """A process, a thread or an actor. A subclass leaves out what is nothing for its workers."""
 
     info: WorkerInfo
-    pid: int | None
-    sentinel: int | None
+    pid: int | None = None
+    sentinel: int | None = None
 
     def start(self) -> None:
         """Start the worker. After a failure it counts as ended, and nothing of it is left."""
+        return
 
     def has_ended(self) -> bool:
         """Whether it is no longer running, or was never started."""
 
     def exitcode(self) -> int | None:
         """Exit code, negative for a signal; None while it runs, or if unknown."""
+        return None
 
     def state(self) -> str:
         """What the worker is doing, for a message."""
 
     def task(self) -> str | int | None:
         """Its place below ``/proc``, for `machine.processor_times`; None if it is not on this machine."""
+        return None
 
     def join(self, timeout: float) -> bool:
         """Wait for its end; return whether it has ended."""
@@ -60,12 +63,15 @@ class Worker(Protocol):
 
     def begin_kill(self) -> None:
         """Begin to end it, whatever it is doing, without waiting."""
+        return
 
     def leave_behind(self) -> None:
         """Forget it although it has not ended: this process will not wait for it at its own end."""
+        return
 
     def release(self) -> None:
         """Release its resources."""
+        return
 
 
 def grace() -> float:
@@ -168,44 +174,24 @@ class WorkerPool:
             worker.release()
 
 
-class _Ended:
-    """Stands for a worker that was left behind."""
-
-    sentinel: int | None = None
+class _Ended(Worker):
+    """Stands for a worker that was left behind. What that one holds stays."""
 
     def __init__(self, info: WorkerInfo, pid: int | None) -> None:
         self.info = info
         self.pid = pid
 
-    def start(self) -> None:
-        raise AssertionError("it was started, and left behind")
-
     def has_ended(self) -> bool:
         return True
 
-    def exitcode(self) -> None:
-        return None
-
     def state(self) -> str:
         return f"pid {self.pid}, killed and left behind"
-
-    def task(self) -> None:
-        return None
 
     def join(self, timeout: float) -> bool:
         return True
 
     def kill(self) -> bool:
         return True
-
-    def begin_kill(self) -> None:
-        """No-op."""
-
-    def leave_behind(self) -> None:
-        """No-op."""
-
-    def release(self) -> None:
-        """No-op: what it holds stays."""
 
 
 def _ends_before(deadline: float, worker: Worker) -> bool:

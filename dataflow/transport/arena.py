@@ -207,6 +207,7 @@ class BlockWriter(Protocol):
 
     def tidy(self) -> None:
         """Release idle memory. Called periodically."""
+        return
 
 
 class BlockReader(Protocol):
@@ -222,6 +223,7 @@ class BlockReader(Protocol):
 
     def free(self, status: int) -> None:
         """Free a block that was read; nothing refers to its bytes any more."""
+        return
 
 
 class BlockReaders(Protocol):

@@ -39,6 +39,7 @@ class Encoder(Protocol):
 
         Returns the first datapoint that does not, or `NO_ROOM` at the end.
         """
+        return NO_ROOM
 
     def encode(self, dp: Any) -> Any:
         """Encode a snapshot of one datapoint. Return `NO_ROOM` if there is no room for its arrays at present."""
@@ -57,12 +58,15 @@ class Encoder(Protocol):
 
     def tidy(self) -> None:
         """Release unused memory. Called periodically, from another thread."""
+        return
 
     def calibrate(self, run: Callable[[Iterator[Any]], Any]) -> None:
         """Calibrate reference counts by encoding sample datapoints on the path of `run`, which discards them."""
+        return
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return an array for the flow to fill, in the memory that it would be sent from."""
+        """Return an array for the flow to fill, in the memory that it would be sent from, if there is such memory."""
+        return np.empty(shape, dtype)
 
 
 class Decoder(Protocol):
@@ -83,6 +87,7 @@ class EncoderPort(Protocol):
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         """Descriptors that a forked worker has to inherit."""
+        return ()
 
     def open_encoder(self) -> Encoder:
         """Open the end, in the worker."""
@@ -102,15 +107,17 @@ class Codec(Protocol):
 
         The next `port` is for its successor.
         """
+        return
 
     def bytes_in_use(self) -> int:
         """Bytes of shared memory in use for arrays."""
 
     def close(self) -> None:
         """Close what this process holds; decoded datapoints stay valid. Idempotent."""
+        return
 
 
-class ObjectCodec:
+class ObjectCodec(Codec, EncoderPort, Encoder, Decoder):
     """Codec between threads, which passes the datapoints themselves; codec, port, encoder and decoder in one."""
 
     nbytes = 0  # bytes are not counted
@@ -120,23 +127,14 @@ class ObjectCodec:
     def port(self, worker: int) -> ObjectCodec:
         return self
 
-    def descriptors(self) -> tuple[Descriptor, ...]:
-        return ()
-
     def open_encoder(self) -> ObjectCodec:
         return self
 
     def open_decoder(self) -> ObjectCodec:
         return self
 
-    def renew(self, worker: int) -> None:
-        """No-op: there is no state per worker."""
-
     def bytes_in_use(self) -> int:
         return 0
-
-    def close(self) -> None:
-        """No-op."""
 
     def encode_plain(self, datapoints: Iterator[Any], encoded: MutableSequence[Any]) -> Any:
         encoded.extend(datapoints)  # one by one, as another thread takes them
@@ -167,15 +165,6 @@ class ObjectCodec:
 
     def decode_report(self, body: Report) -> Report:
         return body
-
-    def tidy(self) -> None:
-        """No-op."""
-
-    def calibrate(self, run: Callable[[Iterator[Any]], Any]) -> None:
-        """No-op: datapoints are not copied."""
-
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        return np.empty(shape, dtype)
 
 
 @dataclass

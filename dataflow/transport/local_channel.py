@@ -24,13 +24,26 @@ from contextlib import suppress
 from typing import Final
 
 from dataflow.system.descriptors import Descriptor, pipe
-from dataflow.transport.messages import ConsumerGone, Message, new_token, pack, unpack
+from dataflow.transport.messages import (
+    Channel,
+    ConsumerGone,
+    Message,
+    Port,
+    Receiver,
+    Sender,
+    new_token,
+    pack,
+    unpack,
+)
 
 __all__ = ["PipeChannel", "ThreadChannel"]
 
 
-class ThreadChannel:
-    """One queue for all threads, which passes messages unchanged; port, sender and receiver in one."""
+class ThreadChannel(Channel, Port, Sender, Receiver):
+    """One queue for all threads, which passes messages unchanged; port, sender and receiver in one.
+
+    A sending thread never blocks.
+    """
 
     may_arrive_late = False
 
@@ -43,12 +56,6 @@ class ThreadChannel:
 
     def open_receiver(self) -> ThreadChannel:
         return self
-
-    def descriptors(self) -> tuple[Descriptor, ...]:
-        return ()
-
-    def close_in_parent(self) -> None:
-        """No-op: both sides share everything."""
 
     def open(self) -> ThreadChannel:
         return self
@@ -69,9 +76,6 @@ class ThreadChannel:
 
     def port_of_successor(self, worker: int) -> ThreadChannel:
         return self
-
-    def stop(self) -> None:
-        """No-op: a sending thread never blocks."""
 
     def close(self, flush: float = 0) -> None:
         """No-op."""

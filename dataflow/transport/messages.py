@@ -160,12 +160,14 @@ class Port(Protocol):
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         """Descriptors that a forked worker has to inherit."""
+        return ()
 
     def open(self) -> Sender:
         """Open the end, in the worker."""
 
     def close_in_parent(self) -> None:
         """Close what only the worker may hold. Called once the worker was started."""
+        return
 
 
 class Receiver(Protocol):
@@ -192,6 +194,7 @@ class Receiver(Protocol):
 
     def stop(self) -> None:
         """Release workers that are blocked in `send`. Nothing is received after this."""
+        return
 
     def close(self) -> None:
         """Close the end and remove its files. Idempotent."""

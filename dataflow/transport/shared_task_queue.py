@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.system.descriptors import Descriptor, pipe, shared_mapping, shared_memory_file
-from dataflow.transport.arena import Arena, ArenaFile, ArenaMemory, ArenaWriter, Block, MemoryLimit
+from dataflow.transport.arena import Arena, ArenaFile, ArenaMemory, ArenaWriter, Block, BlockReader, MemoryLimit
 from dataflow.transport.array_codec import ArrayDecoder, ArrayEncoder
 from dataflow.transport.message_layout import NO_ROOM
 from dataflow.transport.nested_arrays import Direction, ToWorkers
@@ -245,8 +245,8 @@ class _SharedTaskReader:
         return frames
 
 
-class _Copies:
-    """Block reader for tasks: copies an array out of its block."""
+class _Copies(BlockReader):
+    """Block reader for tasks: copies an array out of its block, which the consumer frees when the task is done."""
 
     def __init__(self, arena: ArenaWriter) -> None:
         self._arena = arena
@@ -259,9 +259,6 @@ class _Copies:
 
     def read(self, status: int, start: int, nbytes: int) -> memoryview:
         return memoryview(self._arena.view(Block(status, start, 0), (nbytes,), np.dtype(np.uint8)).tobytes())
-
-    def free(self, status: int) -> None:
-        """No-op: the consumer frees the block when the task is done."""
 
 
 # -- Consumer's end ----------------------------------------------------------------------------------------------------

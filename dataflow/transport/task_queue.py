@@ -94,6 +94,7 @@ class TaskQueuePort(Protocol):
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         """Descriptors that a forked worker has to inherit."""
+        return ()
 
     def open(self) -> TaskReader:
         """Open the end, in the worker."""
@@ -138,12 +139,15 @@ class TaskQueue(Protocol):
 
     def open(self) -> None:
         """Open the consumer's end. Called after the workers were started."""
+        return
 
     def let_take(self, num_workers: int) -> None:
         """Let only the first `num_workers` workers take tasks; at first all may. Others finish what they have taken."""
+        return
 
     def set_full(self, is_full: bool) -> None:
         """Tell the workers whether there are no further tasks until results are taken: why they wait, in statistics."""
+        return
 
     def encode(self, dp: Any, *, is_only_task: bool) -> Any:
         """Encode a snapshot of one datapoint. Return `NO_ROOM` if there is no room at present.
@@ -167,15 +171,19 @@ class TaskQueue(Protocol):
 
     def drop(self) -> None:
         """Discard what was encoded since the last task."""
+        return
 
     def pump(self) -> None:
         """Continue operations that were postponed to avoid blocking."""
+        return
 
     def stop(self) -> None:
         """Signal to the workers that there are no more tasks."""
+        return
 
     def close(self) -> None:
         """Close what this process holds. Idempotent."""
+        return
 
 
 def _append_all(datapoints: Iterator[Any], encoded: MutableSequence[Any]) -> Any:
@@ -183,8 +191,8 @@ def _append_all(datapoints: Iterator[Any], encoded: MutableSequence[Any]) -> Any
     return NO_ROOM
 
 
-class ThreadTaskQueue:
-    """Task queue between threads, which holds the datapoints themselves.
+class ThreadTaskQueue(TaskQueue):
+    """Task queue between threads, which holds the datapoints themselves. Nothing is copied or postponed.
 
     Attributes:
         waiting: Tasks that no thread has taken; None for each thread that is to end.
@@ -208,9 +216,6 @@ class ThreadTaskQueue:
     def port(self, worker: int) -> _ThreadTaskReader:
         return _ThreadTaskReader(self, worker)
 
-    def open(self) -> None:
-        """No-op: both sides share everything."""
-
     def let_take(self, num_workers: int) -> None:
         with self.changed:
             self.num_taking = num_workers
@@ -233,20 +238,11 @@ class ThreadTaskQueue:
             queued.put_back()
         return queued
 
-    def drop(self) -> None:
-        """No-op: nothing was copied."""
-
-    def pump(self) -> None:
-        """No-op: nothing is ever postponed."""
-
     def stop(self) -> None:
         self.waiting.put(None)
         with self.changed:
             self.is_stopped = True
             self.changed.notify_all()
-
-    def close(self) -> None:
-        """No-op."""
 
 
 class _ThreadQueuedTask:
@@ -279,15 +275,12 @@ class _ThreadQueuedTask:
         self.task = None
 
 
-class _ThreadTaskReader:
+class _ThreadTaskReader(TaskQueuePort, TaskReader):
     def __init__(self, task_queue: ThreadTaskQueue, worker: int) -> None:
         self._task_queue = task_queue
         self._worker = worker
         self._queued: _ThreadQueuedTask | None = None  # of the last task taken
         self._task: Task | None = None  # this task
-
-    def descriptors(self) -> tuple[Descriptor, ...]:
-        return ()
 
     def open(self) -> _ThreadTaskReader:
         return self

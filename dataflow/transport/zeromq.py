@@ -30,7 +30,7 @@ import zmq
 
 from dataflow.system.descriptors import Descriptor, closed_on_error
 from dataflow.system.interrupts import signals_blocked
-from dataflow.transport.messages import Message, new_token, pack, unpack
+from dataflow.transport.messages import Message, Port, Receiver, new_token, pack, unpack
 
 __all__ = ["SocketChannel"]
 
@@ -99,19 +99,13 @@ def _port(worker: int, urls: Sequence[str], token: bytes) -> _SocketPort:
     return _SocketPort(urls[worker // _WORKERS_PER_ADDRESS], token)
 
 
-class _SocketPort:
+class _SocketPort(Port):
     def __init__(self, url: str, token: bytes) -> None:
         self._url = url
         self._token = token
 
-    def descriptors(self) -> tuple[Descriptor, ...]:
-        return ()
-
     def open(self) -> _SocketSender:
         return _SocketSender(self._url, self._token)
-
-    def close_in_parent(self) -> None:
-        """No-op: the worker opens its own socket."""
 
 
 class _SocketSender:
@@ -141,7 +135,7 @@ class _SocketSender:
             self._context.term()
 
 
-class _SocketReceiver:
+class _SocketReceiver(Receiver):
     may_arrive_late = True  # ZeroMQ moves messages in threads of its own
 
     def __init__(self, addresses: Sequence[_Address], token: bytes, num_workers: int) -> None:
@@ -205,9 +199,6 @@ class _SocketReceiver:
 
     def port_of_successor(self, worker: int) -> _SocketPort:
         return _port(worker, self._urls, self._token)
-
-    def stop(self) -> None:
-        """No-op: a PUSH socket never blocks in `send`."""
 
     def close(self) -> None:
         self._socket.close(linger=0)
