@@ -83,6 +83,7 @@ class DiskCacheData(ProxyDataFlow[T_co]):
     _df_run_settings = frozenset({"_broke_off"})
     _df_snapshot: Snapshot | None = None  # what `_description` was derived from; None for the user's fingerprint
     _df_remote_inputs = True  # they are reset only where the file is filled
+    _df_grain = 1
 
     def __init__(
         self,
@@ -126,10 +127,6 @@ class DiskCacheData(ProxyDataFlow[T_co]):
 
     def _df_unaddressable(self) -> DataFlow | None:
         return self if self._df_user_written else None  # whatever the input is, the file can be addressed
-
-    @property
-    def _df_grain(self) -> int:
-        return 1
 
     def __len__(self) -> int:
         reader = self._reader()

@@ -72,6 +72,8 @@ class PositionalSource(Source[T_co], RNGDataFlow[T_co]):
         seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
     """
 
+    _df_indexed = True
+
     def __init__(
         self, shuffle: bool | None = None, *, block_shuffle: int | None = None, seed: int | None = None
     ) -> None:
@@ -102,10 +104,6 @@ class PositionalSource(Source[T_co], RNGDataFlow[T_co]):
 
     def __len__(self) -> int:
         return len(self.reader())
-
-    @property
-    def _df_indexed(self) -> bool:
-        return True
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         n = len(self)

@@ -295,6 +295,8 @@ def from_ray_dataset(ds: Any, names: Sequence[str], batch_size: int | None = Non
 class DataFromRayDataset(Source):
     """The flow that `from_ray_dataset` returns."""
 
+    _df_reproducible = False
+
     def __init__(self, ds: Any, names: Sequence[str], batch_size: int | None = None) -> None:
         if not callable(getattr(ds, "iter_batches", None)):
             cure = "; for the other direction there is to_ray_dataset" if isinstance(ds, DataFlow) else ""
@@ -315,10 +317,6 @@ class DataFromRayDataset(Source):
                 "ds.materialize(), which reads it once, or put FixedSizeData above"
             )
         return math.ceil(self._num_rows / (self.batch_size or 1))
-
-    @property
-    def _df_reproducible(self) -> bool:
-        return False
 
     def reset_state(self) -> None:
         ray = ray_package()

@@ -169,6 +169,8 @@ class TaskInput(DataFlow):
         begin: Where shards below begin a pass.
     """
 
+    _df_indexed = True
+
     def __init__(self, ds: DataFlow, length: int | None, begin: int = 0) -> None:
         self.datapoints: Sequence[Any] = ()
         self.length = length
@@ -195,10 +197,6 @@ class TaskInput(DataFlow):
 
     def __len__(self) -> int:
         return super().__len__() if self.length is None else self.length
-
-    @property
-    def _df_indexed(self) -> bool:
-        return True
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         for _ in blocks:

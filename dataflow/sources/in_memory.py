@@ -63,6 +63,8 @@ class DataFromList(Source[T_co], RNGDataFlow[T_co]):
         [[0], [1], [2], [3]]
     """
 
+    _df_indexed = True
+
     @overload
     def __init__(
         self: DataFromList[Any],  # what a list or dict that holds components of several types is to a type checker
@@ -88,10 +90,6 @@ class DataFromList(Source[T_co], RNGDataFlow[T_co]):
 
     def __len__(self) -> int:
         return len(self.lst)
-
-    @property
-    def _df_indexed(self) -> bool:
-        return True
 
     @property
     def _df_parameters(self) -> dict[str, Any]:

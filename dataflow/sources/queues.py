@@ -66,6 +66,8 @@ class DataFromQueue(Source[T_co]):
         [[1], [2]]
     """
 
+    _df_reproducible = False
+
     def __init__(self, queue: Queue[T_co], *, sentinel: Any = _UNSET, timeout: float | None = None) -> None:
         if not callable(getattr(queue, "get", None)) or isinstance(queue, dict):
             raise TypeError(
@@ -81,10 +83,6 @@ class DataFromQueue(Source[T_co]):
     @property
     def _df_endless(self) -> bool:
         return self.sentinel is _UNSET
-
-    @property
-    def _df_reproducible(self) -> bool:
-        return False
 
     @property
     def _df_waits(self) -> bool:

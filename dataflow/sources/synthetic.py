@@ -46,6 +46,8 @@ class FakeData(Source[list[NDArray[Any]]], RNGDataFlow[list[NDArray[Any]]]):
         ((2, 3), dtype('float32'), (4,), True)
     """
 
+    _df_indexed = True
+
     def __init__(
         self,
         shapes: Sequence[Sequence[int]],
@@ -87,10 +89,6 @@ class FakeData(Source[list[NDArray[Any]]], RNGDataFlow[list[NDArray[Any]]]):
 
     def __len__(self) -> int:
         return self._size
-
-    @property
-    def _df_indexed(self) -> bool:
-        return True
 
     @property
     def _df_parameters(self) -> dict[str, Any]:

@@ -323,6 +323,8 @@ class BatchDataByShape(ProxyDataFlow[T_co]):
         ([(2, 2, 2), (2, 3, 3)], [(2, 2, 2), (2, 3, 3)])
     """
 
+    _df_indexed = False
+
     def __init__(self, ds: DataFlow, batch_size: int, idx: Any, *, remainder: bool = False) -> None:
         super().__init__(ds)
         self.batch_size = whole_number(self, "batch_size", batch_size, 1)
@@ -330,10 +332,6 @@ class BatchDataByShape(ProxyDataFlow[T_co]):
         self.remainder = flag(self, "remainder", remainder)
         if not self.remainder:
             _require_one_batch(ds, self.batch_size, self)
-
-    @property
-    def _df_indexed(self) -> bool:
-        return False
 
     @property
     def _df_continues(self) -> bool:

@@ -42,10 +42,7 @@ class FilterData(ProxyDataFlow[T_co]):
         self.predicate = function(self, "predicate", predicate, "is called with a datapoint; True keeps it")
 
     _df_calls = True
-
-    @property
-    def _df_indexed(self) -> bool:
-        return False
+    _df_indexed = False
 
     def __len__(self) -> int:
         raise LengthUnknown("a pass of FilterData has no known length: it depends on each datapoint")

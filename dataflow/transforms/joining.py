@@ -98,10 +98,7 @@ class JoinData(SeveralInputs[T_co]):
     """
 
     _df_counts = True
-
-    @property
-    def _df_indexed(self) -> bool:
-        return True
+    _df_indexed = True
 
     @property
     def _df_endless(self) -> bool:

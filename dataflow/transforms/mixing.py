@@ -249,6 +249,10 @@ class MixData(SeveralInputs[T_co]):
         ``mix`` of grain and ``interleave_datasets`` of Hugging Face datasets.
     """
 
+    _df_indexed = True
+    _df_endless = True
+    _df_continues = True
+
     def __init__(
         self,
         dfs: Sequence[DataFlow[T_co]],
@@ -262,18 +266,6 @@ class MixData(SeveralInputs[T_co]):
         self._df_own_root = root_seed(self, seed)
         self._df_draws = seed is not None
         self._plans, self._tables = Table(), Table()
-
-    @property
-    def _df_indexed(self) -> bool:
-        return True
-
-    @property
-    def _df_endless(self) -> bool:
-        return True
-
-    @property
-    def _df_continues(self) -> bool:
-        return True
 
     def __len__(self) -> int:
         raise LengthUnknown("a pass of MixData never ends; wrap it in FixedSizeData(df, size) to give it a length")

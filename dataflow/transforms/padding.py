@@ -138,6 +138,7 @@ class BucketBatchData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
     """
 
     _df_calls = True
+    _df_indexed = False
 
     def __init__(
         self,
@@ -161,10 +162,6 @@ class BucketBatchData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         padding = _Padding(self, pad_value, max_length, keys, mask, int_dtype)
         self.pad_value, self.max_length, self.keys = padding.pad_value, padding.max_length, padding.keys
         self.mask, self.int_dtype = padding.mask, padding.int_dtype
-
-    @property
-    def _df_indexed(self) -> bool:
-        return False
 
     def __len__(self) -> int:
         raise LengthUnknown("a pass of BucketBatchData has no known length: it depends on the length of each datapoint")

@@ -179,6 +179,7 @@ class FixedSizeData(ProxyDataFlow[T_co]):
     """
 
     _df_counts = True
+    _df_endless = False
 
     def __init__(self, ds: DataFlow[T_co], size: int, keep_state: bool = True) -> None:
         super().__init__(ds)
@@ -191,10 +192,6 @@ class FixedSizeData(ProxyDataFlow[T_co]):
 
     def __len__(self) -> int:
         return self._size
-
-    @property
-    def _df_endless(self) -> bool:
-        return False
 
     @property
     def _df_continues(self) -> bool:

@@ -75,6 +75,7 @@ class ShardData(ProxyDataFlow[T_co]):
     _df_counts = True
     _df_is_share = True
     _df_promise = Promise("ShardData")
+    _df_grain = 1
 
     def __init__(
         self, ds: DataFlow[T_co], rank: int | None = None, world_size: int | None = None, tail: Tail = "drop"
@@ -98,10 +99,6 @@ class ShardData(ProxyDataFlow[T_co]):
         """Prepare the flow in the process that iterates it. Optional: the first `iter` does it."""
         promise(self, self._df_promise)
         super().reset_state()
-
-    @property
-    def _df_grain(self) -> int:
-        return 1
 
     @property
     def _df_compared(self) -> dict[str, Any]:

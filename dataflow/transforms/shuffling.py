@@ -47,16 +47,14 @@ class ShuffleData(ProxyDataFlow[T_co], RNGDataFlow[T_co]):
         ([[0], [10], [20], [30], [40]], True)
     """
 
+    _df_grain = 1
+
     def __init__(self, ds: DataFlow[T_co], *, seed: int | None = None) -> None:
         super().__init__(ds)
         require_addressable(ds, self)
         require_end(ds, "ShuffleData", "shuffles whole passes")
         self._df_own_root = root_seed(self, seed)
         self._orders = Table()
-
-    @property
-    def _df_grain(self) -> int:
-        return 1
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return pass_by_index(self, p, stream)
@@ -108,6 +106,10 @@ class LocallyShuffleData(ProxyDataFlow[T_co], RNGDataFlow[T_co]):
         (False, True)
     """
 
+    _df_indexed = False
+    _df_endless = True
+    _df_continues = True
+
     @hinting
     def __init__(
         self,
@@ -125,18 +127,6 @@ class LocallyShuffleData(ProxyDataFlow[T_co], RNGDataFlow[T_co]):
             shuffle_interval = max(1, self.buffer_size // 3)
         self.shuffle_interval = whole_number(self, "shuffle_interval", shuffle_interval, 1)
         self._df_own_root = root_seed(self, seed)
-
-    @property
-    def _df_indexed(self) -> bool:
-        return False
-
-    @property
-    def _df_endless(self) -> bool:
-        return True
-
-    @property
-    def _df_continues(self) -> bool:
-        return True
 
     def __len__(self) -> int:
         return len(self.ds) * self.num_reuse

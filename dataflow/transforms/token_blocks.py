@@ -104,6 +104,7 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
     """
 
     _df_counts = True
+    _df_grain = 1
 
     def __init__(
         self,
@@ -145,10 +146,6 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
     @property
     def _df_indexed(self) -> bool:
         return self._lengths is not None
-
-    @property
-    def _df_grain(self) -> int:
-        return 1
 
     @property
     def _df_endless(self) -> bool:
