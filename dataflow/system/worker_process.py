@@ -48,6 +48,7 @@ from dataflow.system.interrupts import signals_blocked, signals_deferred
 from dataflow.system.pickling import dumps, imported_main, inherited_by_fork, loads, main_importable, shorten_notes
 from dataflow.system.worker_errors import NO_GUARD
 from dataflow.system.worker_info import WorkerInfo, entering
+from dataflow.system.worker_pool import Worker
 
 __all__ = [
     "Payload",
@@ -193,7 +194,7 @@ _UNKILLABLE: Final = "waiting for a device"
 _KILL_WAITS: Final = 5  # of that length together: a virtual machine that was paused finds one of them over at once
 
 
-class ProcessWorker:
+class ProcessWorker(Worker):
     """A worker that is a process. It is created first and started later, so its owner knows it before it runs.
 
     Args:
@@ -215,8 +216,6 @@ class ProcessWorker:
         after_start: Callable[[], None] | None = None,
     ) -> None:
         self.info = info
-        self.pid: int | None = None
-        self.sentinel: int | None = None
         self._context = context
         self._seed = tuple(seed)
         self._body: Callable[[], None] | None = body
@@ -226,7 +225,6 @@ class ProcessWorker:
         self._process: BaseProcess | None = None  # None until it runs
 
     def start(self) -> None:
-        """Start the process. If that fails, nothing of it is left."""
         method = self._context.get_start_method()
         if method == "forkserver":
             _check_fork_server()
@@ -282,7 +280,6 @@ class ProcessWorker:
         return process
 
     def has_ended(self) -> bool:
-        """Whether it is no longer running, or was never started."""
         if self._process is None or self.exitcode() is not None or not _exists(self.pid):
             return True
         # Its parent, the fork server, may not have collected and reported it yet: a pass must not end meanwhile.
@@ -293,7 +290,6 @@ class ProcessWorker:
         return None if self._process is None else self._process.exitcode
 
     def state(self) -> str:
-        """What the process is doing, for a message."""
         if self._process is None:
             return "not started"
         if self.has_ended():
@@ -301,17 +297,15 @@ class ProcessWorker:
         return f"pid {self.pid}, {_scheduler_state(self.pid)}"
 
     def task(self) -> int | None:
-        """Its place below ``/proc``; None before it is started."""
         return self.pid
 
     def join(self, timeout: float) -> bool:
-        """Wait for its end, at most `timeout` seconds; return whether it has ended."""
         if self._process is not None:
             self._process.join(timeout)
         return self.has_ended()
 
     def kill(self) -> bool:
-        """End it, whatever it is doing; its own workers end with it. False if even the kernel cannot end it."""
+        """End it, and its own workers with it. False if even the kernel cannot end it."""
         self.begin_kill()
         if any(self.join(_KILL_TIMEOUT / _KILL_WAITS) for _ in range(_KILL_WAITS)):
             return True
@@ -319,7 +313,6 @@ class ProcessWorker:
         return _scheduler_state(self.pid) != _UNKILLABLE and self.join(_CLEARING_TIMEOUT)
 
     def begin_kill(self) -> None:
-        """Send SIGKILL, and do not wait."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()
