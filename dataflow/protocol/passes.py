@@ -403,9 +403,9 @@ def calls_code(function: Any, running: Callable[[Any], RunningCode | None]) -> N
     _calls[function.__code__] = running
 
 
-def running_code(num_between: int = 2) -> RunningCode | None:
-    """The innermost code of a node that runs in this thread; `num_between` is as for `innermost_pass`."""
-    frame: FrameType | None = sys._getframe(num_between)
+def running_code() -> RunningCode | None:
+    """The innermost code of a node that runs in this thread."""
+    frame: FrameType | None = sys._getframe(2)  # not this one, and not that of the caller, which is ours
     while frame is not None:
         running = running_passes.get(id(frame)) or _other_code.get(id(frame))
         if running is not None:
@@ -473,13 +473,9 @@ def _worker_info() -> Any:
     return worker_info()
 
 
-def innermost_pass(num_between: int = 2) -> RunningPass | None:
-    """The innermost user-written pass that makes a step in this thread.
-
-    Args:
-        num_between: Number of frames, this one included, that are known not to be the user's.
-    """
-    frame: FrameType | None = sys._getframe(num_between)
+def innermost_pass() -> RunningPass | None:
+    """The innermost user-written pass that makes a step in this thread."""
+    frame: FrameType | None = sys._getframe(2)  # as in `running_code`
     while frame is not None:
         running = running_passes.get(id(frame))
         if running is not None:
