@@ -377,15 +377,15 @@ def check_length(df: Any, found: int) -> None:
     length = known_length(df)
     if length is None or length == found:
         return
-    here = _worker_info()
-    if here is not None and any(index for index, _ in here.path):
+    from dataflow.system.worker_info import is_first_worker  # which flows without workers do not load
+
+    if not is_first_worker():
         return  # the first worker says it for all
-    name = type(df).__name__
     _LOG.warning(
         "a pass of %s had %d datapoints, but its len() is %d: a runner with strict=False, and all else that relies on "
         "the length, begins and ends passes elsewhere. Define __len__ in the node that changes the number of "
         "datapoints; if the number is not known in advance, let __len__ raise NotImplementedError",
-        name,
+        type(df).__name__,
         found,
         length,
     )
@@ -464,13 +464,9 @@ _WITHOUT_CODE: Final = frozenset(map(type, map(iter, ([], (), range(0), "", b"",
 
 def in_worker() -> bool:
     """Whether this code runs in a worker."""
-    return _worker_info() is not None
-
-
-def _worker_info() -> Any:
     from dataflow.system.worker_info import worker_info  # which flows without workers do not load
 
-    return worker_info()
+    return worker_info() is not None
 
 
 def innermost_pass() -> RunningPass | None:

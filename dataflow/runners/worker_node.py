@@ -55,7 +55,7 @@ from dataflow.system.interrupts import signals_deferred
 from dataflow.system.machine import available_cores
 from dataflow.system.native_threads import share_of_cores
 from dataflow.system.session import terminated
-from dataflow.system.worker_info import worker_info, worker_info_of
+from dataflow.system.worker_info import is_first_worker, worker_info_of
 from dataflow.system.worker_pool import Worker
 from dataflow.system.worker_process import context_of
 from dataflow.transport.flow_control import Window
@@ -417,7 +417,7 @@ class WorkerNode(ProxyDataFlow[T_co]):
         state = state_of(self)
         if not state.warned:
             state.warned = True
-            if _is_first_worker():
+            if is_first_worker():
                 self._df_warn_of_default()
         return iter(()) if known_length(self) == 0 else self._df_mixed_pass(stream)
 
@@ -487,12 +487,6 @@ def _plural(noun: str) -> str:
 def is_consecutive(block: NDArray[np.int64]) -> bool:
     """Whether each index is its predecessor plus one."""
     return bool((np.diff(block) == 1).all())
-
-
-def _is_first_worker() -> bool:
-    """Whether to log here what happens in every worker: true in the main process and in the first worker."""
-    here = worker_info()
-    return here is None or not any(index for index, _ in here.path)
 
 
 def until_over(

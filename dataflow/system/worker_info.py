@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-__all__ = ["WorkerInfo", "entering", "place_words", "worker_info", "worker_info_of"]
+__all__ = ["WorkerInfo", "entering", "is_first_worker", "place_words", "worker_info", "worker_info_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,11 @@ def worker_info_of(index: int, count: int) -> WorkerInfo:
     """The info of worker `index` of `count` that is started from here."""
     here = _here.get()
     return WorkerInfo(index, count, (*(() if here is None else here.path), (index, count)))
+
+
+def is_first_worker() -> bool:
+    """Whether to log here what happens in every worker: true in the main process and in the first worker."""
+    return not any(place_words()[::2])
 
 
 def place_words() -> tuple[int, ...]:
