@@ -27,6 +27,7 @@ from dataflow import (
     ParallelData,
 )
 from dataflow.protocol.state import state_of
+from tests.support.products import halved
 
 RUNNERS = {
     "process": lambda ds: ParallelData(ds, 2),
@@ -37,7 +38,11 @@ RUNNERS = {
     "thread": lambda ds: ParallelData(ds, 2, backend="thread"),
     "no workers": lambda ds: ParallelData(ds, 0),
 }
-every_runner = pytest.mark.parametrize("make", RUNNERS.values(), ids=RUNNERS)
+FULL = {"one", "pipes"}  # what others have together
+every_runner = pytest.mark.parametrize(
+    "make",
+    [pytest.param(make, id=name, marks=[pytest.mark.full] * (name in FULL)) for name, make in RUNNERS.items()],
+)
 FACTOR = 1
 
 
@@ -188,27 +193,26 @@ AROUND = {
 }
 
 
-@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
-@pytest.mark.parametrize("make", READERS.values(), ids=READERS)
-def test_a_global_variable_that_any_code_of_the_user_reads(make, around, monkeypatch):
-    ds = make()
-    if around is AROUND["map"] and isinstance(ds, ReadsGlobal):
+@pytest.mark.parametrize(("reader", "around"), halved([*READERS], [*AROUND]))
+def test_a_global_variable_that_any_code_of_the_user_reads(reader, around, monkeypatch):
+    ds = READERS[reader]()
+    if around == "map" and isinstance(ds, ReadsGlobal):
         pytest.skip("it has no function")
-    with around(ds, "fork") as df:
+    with AROUND[around](ds, "fork") as df:
         assert numbers(df) == [[0], [1]]
         monkeypatch.setattr(f"{__name__}.FACTOR", 5)
         assert numbers(df) == [[0], [5]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("around", [AROUND["runner"], AROUND["map"]], ids=["runner", "map"])
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-@pytest.mark.parametrize("make", [READERS["object"], READERS["node"]], ids=["object", "node"])
-def test_a_global_variable_of_methods_that_the_workers_do_not_get_is_named(make, around, method, monkeypatch):
-    ds = make()
-    if around is AROUND["map"] and isinstance(ds, ReadsGlobal):
+@pytest.mark.parametrize(
+    ("reader", "around", "method"), halved(["object", "node"], ["runner", "map"], ["spawn", "forkserver"])
+)
+def test_a_global_variable_of_methods_that_the_workers_do_not_get_is_named(reader, around, method, monkeypatch):
+    ds = READERS[reader]()
+    if around == "map" and isinstance(ds, ReadsGlobal):
         pytest.skip("it has no function")
-    with around(ds, method) as df:
+    with AROUND[around](ds, method) as df:
         assert numbers(df) == [[0], [1]]
         monkeypatch.setattr(f"{__name__}.FACTOR", 5)
         with pytest.raises(NotPicklable, match=r"(of_helper|__iter__).* reads the global variable FACTOR of .*is 5"):
