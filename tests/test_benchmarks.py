@@ -567,6 +567,7 @@ def test_starts_are_medians_beside_those_of_fork():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_starts_are_measured_for_every_method():
     found = starts.measure(1)
     assert found.keys() == {"fork", "forkserver", "spawn"}
