@@ -7,8 +7,8 @@ Guarantees:
 
 - Messages before errors: what a worker had sent before it died or failed is handed out before its end is reported.
 - What comes from a worker after it was killed for a datapoint that takes too long is dropped: its task is done again.
-- A datapoint in which a worker has ended twice is not tried again: it is left out, within the budget of failures, and
-  gives the restarts back that it has cost; or the run ends.
+- A datapoint in which a worker has ended twice is not tried again, and gives the restarts back that it has cost. It is
+  left out, within the budget of failures; otherwise an error comes in its place, as an exception of the flow would.
 - A pass in which a worker died never ends normally: before its end is reported, the workers are checked, and a death
   that was found is raised.
 - No message is lost silently: any interruption of the engine (an exception, Ctrl-C) between taking a message and
@@ -543,8 +543,9 @@ class Engine(Generic[S]):
             error = late_in(self._plan.owner, error, end.reason, item, end.stack)
         elif item is not None:
             error.add_note(f"it was making {item}")
-        fatal = None if item is None or len(item.ends) < 2 else self._leave_out(item, worker)
-        if fatal is None and self._supervisor.restarts_left:
+        if item is not None and len(item.ends) > 1:
+            self._leave_out(item, worker)
+        if self._supervisor.restarts_left:
             self.schedule.replaced(worker)  # before its successor, under the same index, takes tasks
             self._supervisor.restart(worker, error)
             self.metrics.restarts += 1
@@ -554,28 +555,34 @@ class Engine(Generic[S]):
         if self._scaling is not None:  # all that are left may have to do the work
             self._scaling = None
             self._set_workers(len(self.workers))
-        if self.schedule.lost(worker, fatal or error):
-            self._death_in_schedule = fatal or error
+        if self.schedule.lost(worker, error):
+            self._death_in_schedule = error
         else:
-            self._pending_error = self._pending_error or fatal or error
+            self._pending_error = self._pending_error or error
 
-    def _leave_out(self, item: EndedItem, worker: int) -> BaseException | None:
-        """Leave out a datapoint in which a worker has ended twice; return the error if that is not tolerated."""
+    def _leave_out(self, item: EndedItem, worker: int) -> None:
+        """Leave out a datapoint in which a worker has ended twice; if that is not tolerated, put an error in its place.
+
+        In both cases its restarts are given back: another worker does the work before it, which may have gone with this
+        one.
+        """
         plan, ends = self._plan, item.ends
         what = ends_of_item([end.reason for end in ends])
         error = ended_twice(plan.owner, item, what, can_be_left_out=item.number >= 0)
         stack = next((end.stack for end in reversed(ends) if end.stack), "")
         error.__cause__ = WorkerTraceback(stack) if stack else None
         if item.number < 0 or not plan.tolerance.inherited:
-            return error
-        path, kind = plan.specs[worker].info.path, "dataflow.errors.WorkerDied"
-        try:
-            plan.tolerance.skip(Failure(plan.owner, item.position, item.in_pass, kind, what, stack, path), error)
-        except TooManyFailures as too_many:
-            return too_many
-        self.schedule.leave_out(item)
+            self.schedule.leave_out(item, error)
+        else:
+            path, kind = plan.specs[worker].info.path, "dataflow.errors.WorkerDied"
+            failure = Failure(plan.owner, item.position, item.in_pass, kind, what, stack, path)
+            try:
+                plan.tolerance.skip(failure, error)
+            except TooManyFailures as too_many:
+                self.schedule.leave_out(item, too_many)
+            else:
+                self.schedule.leave_out(item)
         self._supervisor.give_back(len(ends))
-        return None
 
     def _scale(self, scaling: Scaling, now: float) -> None:
         """Give work to more or fewer workers, if that pays; start those that were not started before."""

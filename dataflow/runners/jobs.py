@@ -294,11 +294,13 @@ class WholePasses(_Tasks):
             standalone = standalone or _OF_SUCCESSOR
         self._num_begun += 1
         datapoints = self.flow._df_run_pass(task.first, replace(self.stream, standalone=standalone))
-        while task_reader.is_wanted():
+        left = task.stop
+        while left and task_reader.is_wanted():
             try:
                 yield next(datapoints)  # no variable: the receiver may reuse its memory
             except StopIteration:
                 break
+            left -= 1
 
     def put_results(self, task: Task, sender: BatchingSender, task_reader: TaskReader) -> None:
         super().put_results(task, sender, task_reader)

@@ -123,8 +123,9 @@ class WorkerOptions:
             worker had sent is handed out. With `strict`, and in maps, what it had been asked for is made again, so that
             nothing is lost or doubled. A default runner's new worker begins with the first of its passes. The next
             failure raises `WorkerDied`. With `strict`, and in maps, a datapoint in which a worker has failed for the
-            second time is not made again: it is skipped if `max_failures` allows it, and these failures do not count;
-            otherwise `WorkerDied` names it.
+            second time is not made again, and these failures do not count: it is skipped if `max_failures` allows it;
+            otherwise `WorkerDied` names it, where an exception of the flow would come: if the order is kept, after
+            every datapoint before it.
         max_failures: How many datapoints may be skipped because the function of a map raised, or a source or a batch
             failed, apart from nodes with a `max_failures` of their own: a number for each pass (in a default runner,
             for each pass of a worker), or a fraction of all datapoints seen by all workers together, judged once there

@@ -35,7 +35,7 @@ from dataflow.runners.rebatching import WorkerBatch
 from dataflow.system.pickling import shorten_notes
 from dataflow.transport.message_layout import NO_ROOM
 from dataflow.transport.messages import Kind, Message
-from dataflow.transport.task_queue import PAIRED, QueuedTask, TaskQueue
+from dataflow.transport.task_queue import PAIRED, WHOLE, QueuedTask, TaskQueue
 
 __all__ = [
     "NOT_WANTED",
@@ -115,8 +115,11 @@ class Schedule:
         """Record how a worker has ended, before `lost` or `replaced`; see `TaskSchedule.ended`."""
         return None
 
-    def leave_out(self, item: EndedItem) -> None:
-        """Do not ask for this datapoint again: it counts as dropped."""
+    def leave_out(self, item: EndedItem, error: BaseException | None = None) -> None:
+        """Do not ask for this datapoint again: it counts as dropped, or `take` returns `error` in its place.
+
+        Called before `replaced`.
+        """
         raise NotImplementedError
 
     @property
@@ -182,7 +185,7 @@ class _Rest:
     stop: int  # the position after the part that is asked for, which begins after the results
     results: list[Any] = field(default_factory=list)
     alone: set[int] = field(default_factory=set)  # those that a worker may have ended in: parts of their own
-    left_out: set[int] = field(default_factory=set)
+    left_out: dict[int, BaseException | None] = field(default_factory=dict)  # and what is raised there, if anything
     suspects: list[ItemEnd] = field(default_factory=list)  # ends in one of `alone`, or in another task with this end
 
 
@@ -285,7 +288,7 @@ class TaskSchedule(Schedule):
         self.issued: dict[int, _IssuedTask] = {}  # by number
         self._done: dict[int, _TaskResults] = {}  # by order, in the order of completion
         self._ends: dict[int, tuple[ItemEnd, ...]] = {}  # by index: how workers have ended there
-        self._left_out: set[int] = set()  # indexes at which too many have
+        self._left_out: dict[int, BaseException | None] = {}  # indexes at which too many have; what is raised there
         self._next = 0  # number of the next task, or part of one
         self._num_issued = 0  # tasks
         self._due = 0  # which of them is handed out next, if ordered
@@ -320,7 +323,7 @@ class TaskSchedule(Schedule):
         self.index += count
         if hold:
             indexes = self._indexes_of(task)
-            left_out = {k for k in range(count) if indexes[k] in self._left_out}
+            left_out = {k: self._left_out[indexes[k]] for k in range(count) if indexes[k] in self._left_out}
             if left_out:
                 task.rest = _Rest(count, left_out=left_out)
                 self._ask_again(self._next - 1)
@@ -531,12 +534,11 @@ class TaskSchedule(Schedule):
                 other.rest.suspects = [one for one in other.rest.suspects if not any(one is e for e in explained)]
         return EndedItem(*self._place_of(index), ends, taken[-1], offset)
 
-    def leave_out(self, item: EndedItem) -> None:
-        """Do not ask for this datapoint again: it counts as dropped."""
+    def leave_out(self, item: EndedItem, error: BaseException | None = None) -> None:
         task = self.issued[item.number]
         assert task.rest is not None, "a worker has ended in it"
-        task.rest.left_out.add(item.offset)
-        self._left_out.add(self._indexes_of(task)[item.offset])
+        task.rest.left_out[item.offset] = error
+        self._left_out[self._indexes_of(task)[item.offset]] = error
 
     def _place_of(self, index: int) -> tuple[int, int]:
         return divmod(index, self.length) if self.length else (0, index)
@@ -547,6 +549,9 @@ class TaskSchedule(Schedule):
         assert task.rest is not None, "a worker has ended in it"
         results, alone, left_out = task.rest.results, task.rest.alone, task.rest.left_out
         while len(results) in left_out:
+            if (error := left_out[len(results)]) is not None:
+                self._finish(number, results, error)
+                return
             results.append(HOLE)
         start = len(results)
         if start == task.count:
@@ -690,6 +695,9 @@ class OnePass(TaskSchedule):
           replaced() │      │ as many datapoints as were received
                      ▼      │
                     SKIPPING
+
+    A datapoint in which workers have ended twice cannot be left out: the pass is repeated up to it, and ends with an
+    error.
     """
 
     all_issued = True
@@ -699,6 +707,8 @@ class OnePass(TaskSchedule):
         self._num_begun = 0  # passes
         self._num_received = 0  # datapoints received of this pass
         self._to_skip = 0  # datapoints that a successor makes again
+        self._stop = WHOLE  # position after the last datapoint that is asked for
+        self._error: BaseException | None = None  # what is raised there
         self._parts: list[Any] = []  # lists of datapoints, and exceptions to raise
 
     def begin_pass(self, p: int, standalone: str = "") -> None:
@@ -710,6 +720,7 @@ class OnePass(TaskSchedule):
 
     def begin(self, index: int = 0) -> None:
         self._num_received = self._to_skip = 0
+        self._stop, self._error = WHOLE, None
         self._parts = []
         self._ends = {}
         super().begin(index)
@@ -728,8 +739,15 @@ class OnePass(TaskSchedule):
             self._parts.append(list(present(datapoints[skipped:])))
         if error is not None:
             self._parts.append(error)
-        if message.kind is Kind.PASS_ENDED:
-            self.issued.pop(message.task).queued.discard()
+        if message.kind is Kind.PASS_ENDED or self._num_received == self._stop:
+            self._end_pass()
+
+    def _end_pass(self) -> None:
+        for task in self.issued.values():
+            task.queued.discard()
+        self.issued = {}
+        if self._error is not None:
+            self._parts.append(self._error)
 
     def take(self) -> list[Any] | BaseException | None:
         return self._parts.pop(0) if self._parts else None
@@ -743,16 +761,27 @@ class OnePass(TaskSchedule):
 
     def replaced(self, worker: int) -> None:
         self._to_skip = self._num_received
-        super().replaced(worker)
+        for number in list(self.issued):
+            task = self.issued.pop(number)
+            task.queued.ask(self._next, 0, self._stop)
+            self.issued[self._next] = task
+            self._next += 1
 
     def ended(self, worker: int, end: ItemEnd, position: int | None, *, sent_all: bool) -> EndedItem | None:
         if position is None and sent_all:
             position = self._num_received
         # An earlier one was made again for the worker's own sake; or it had made and sent this one, and made nothing.
-        if not self._taken_by(worker) or position is None or position < self._num_received:
+        # At the stop, it was making none either.
+        if not self._taken_by(worker) or position is None or not self._num_received <= position < self._stop:
             return None
         ends = self._ends[position] = (*self._ends.get(position, ()), end)
         return EndedItem(self.index - 1, position, ends)
+
+    def leave_out(self, item: EndedItem, error: BaseException | None = None) -> None:
+        assert error is not None, "it cannot be left out"
+        self._stop, self._error = item.position, error
+        if self._num_received == self._stop:
+            self._end_pass()
 
 
 # -- Schedule of a map -------------------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def test_without_a_budget_the_run_ends_with_an_error_that_names_the_item(place):
         deadline(LIMIT),
     ):
         found.extend(k for (k,) in df)
-    assert found == [k * k for k in range(5)][: len(found)]  # what the worker had not sent when it ended is lost
+    assert found == [k * k for k in range(5)]
 
 
 def test_a_hang_that_no_restart_covers_names_the_item_and_shows_the_stacks():
@@ -209,9 +209,70 @@ def test_a_budget_that_is_used_up_ends_the_run():
     assert isinstance(caught.value.__cause__, WorkerDied)
 
 
+class Heavy(Planted):
+    """Its first results are still under way when the worker ends."""
+
+    def __call__(self, dp):
+        return [*super().__call__(dp), bytes((1 << 23) * (dp[0] < BAD[0]))]
+
+
+HEAVY = {"max_restarts": 1, "max_bytes": 1 << 28, "timeout": LIMIT}
+
+
 @pytest.mark.slow
-def test_a_sequence_that_cannot_be_addressed_cannot_be_continued_without_an_item():
-    flow = MapData(DataFromGenerator(lambda: ([k] for k in range(N))), Planted("deadlock"))
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("place", ["parallel", "map"])
+def test_what_comes_before_an_item_that_ends_its_worker_twice_is_made_again_if_it_went_with_the_worker(place, method):
+    options = HEAVY | {"context": method}
+    found = []
+    with (
+        PLACES[place](Heavy("_exit"), 1, **options) as df,
+        pytest.raises(WorkerDied, match=r"datapoint 5 of pass 0 of \w+ ended its worker twice"),
+        deadline(LIMIT),
+    ):
+        found.extend(k for k, _ in df)
+    assert found == [k * k for k in range(5)]
+
+
+@pytest.mark.parametrize("more", [{"strict": True, "ordered": False}, {}])
+def test_without_order_the_error_comes_after_what_has_come(more):
+    options = OPTIONS | {"max_failures": None, "max_restarts": 1} | more
+    found = []
+    with (
+        MultiProcessMapData(numbers(), 1, Planted("_exit", (0,)), **options) as df,
+        pytest.raises(WorkerDied, match=r"datapoint 0 of pass 0 of \w+ ended its worker twice"),
+        deadline(LIMIT),
+    ):
+        found.extend(k for (k,) in df)
+    assert set(found) < {k * k for k in range(1, N)}
+
+
+def test_deaths_with_no_item_to_blame_count_as_before_while_the_rest_is_made_again():
+    import multiprocessing
+
+    num_started = multiprocessing.Value("i", 0)
+
+    def init():
+        num_started.value += 1
+        if num_started.value > 2:  # the item has ended two workers
+            os._exit(7)
+
+    options = HEAVY | {"context": "fork"}
+    found = []
+    with (
+        PLACES["map"](Heavy("_exit"), 1, worker_init=init, **options) as df,
+        pytest.raises(WorkerDied, match="exit code 7"),
+        deadline(LIMIT),
+    ):
+        found.extend(k for k, _ in df)
+    assert found == [k * k for k in range(len(found))] and len(found) < 5
+    assert num_started.value == 4  # restart 1, of at most 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["deadlock", "_exit"])
+def test_a_sequence_that_cannot_be_addressed_cannot_be_continued_without_an_item(name):
+    flow = MapData(DataFromGenerator(lambda: ([k] for k in range(N))), Planted(name))
     found = []
     with (
         MultiProcessRunner(flow, 9, 1, strict=True, **OPTIONS | {"max_restarts": 5}) as df,
@@ -219,8 +280,8 @@ def test_a_sequence_that_cannot_be_addressed_cannot_be_continued_without_an_item
         deadline(LIMIT),
     ):
         found.extend(k for (k,) in df)
-    assert found == [k * k for k in range(5)][: len(found)]  # what the worker had not sent when it ended is lost
-    assert "in deadlock" in str(caught.value.__cause__)
+    assert found == [k * k for k in range(5)]
+    assert ("in deadlock" in str(caught.value.__cause__)) == (name == "deadlock")
 
 
 def test_default_runners_and_threads_take_no_item_timeout():

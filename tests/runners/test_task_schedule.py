@@ -388,10 +388,10 @@ def test_a_pass_is_handed_out_as_it_comes_and_goes_on_after_a_death():
     assert drained(schedule) == [["a", "b"]]
     schedule.task_queue.take(0, 0)
     schedule.replaced(0)
-    assert schedule.task_queue.slots[0].put == 2
-    receive(schedule, 0, "a")
-    receive(schedule, 0, "b", "c")
-    receive(schedule, 0, kind=Kind.PASS_ENDED)
+    assert schedule.task_queue.slots[1].put == 2
+    receive(schedule, 1, "a")
+    receive(schedule, 1, "b", "c")
+    receive(schedule, 1, kind=Kind.PASS_ENDED)
     assert drained(schedule) == [["c"]] and schedule.exhausted
 
 
@@ -426,12 +426,12 @@ def one_task(count):
     return schedule
 
 
-def dies(schedule, number, position=None, *, sent_all=False):
+def dies(schedule, number, position=None, *, sent_all=False, error=None):
     """The worker has taken a part, and dies in it: its successor is asked for the next."""
     schedule.task_queue.take(number, 0)
     item = schedule.ended(0, ItemEnd("died"), position, sent_all=sent_all)
     if item is not None and len(item.ends) == 2:
-        schedule.leave_out(item)
+        schedule.leave_out(item, error)
     schedule.replaced(0)
     return item
 
@@ -552,18 +552,76 @@ def test_a_hole_is_kept_for_what_was_left_out_and_it_is_not_asked_for_again():
         assert drained(schedule) == [[4, 5, HOLE, 7]]
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_an_error_in_place_of_a_datapoint_comes_after_what_is_before_it(ordered):
+    schedule = MapTasks(FakeTaskQueue(), 1, 6, ordered=ordered, continues=False, per_task=3, length=6)
+    fill(schedule, range(6))
+    schedule.end()
+    error = WorkerDied("4 ended its worker twice")
+    schedule.task_queue.take(0, 0)  # and its results go with the worker
+    for position in (1, 0):
+        (*_, number) = [number for number in numbers_asked(schedule) if of_task(number, schedule)[0] >= 3]
+        item = dies(schedule, number, position, error=error)
+        if position:  # what is before it is done again
+            (number,) = [number for number in numbers_asked(schedule) if of_task(number, schedule) == (3, 4)]
+            answer(schedule, number, 0, 3)
+    assert item.position == 4
+    ready = [[3], error]
+    if ordered:
+        assert drained(schedule) == []  # it waits for its turn
+        answer(schedule, 0, 0, 0, 1, 2)
+        ready = [[0, 1, 2], *ready]
+    assert drained(schedule) == ready
+
+
+def test_an_index_at_which_an_error_came_is_not_asked_for_again():
+    schedule = IndexRanges(FakeTaskQueue(), 1, 8, grain=1, ordered=True, length=4)
+    schedule.per_task = 4
+    schedule.begin_pass(0, 4)
+    schedule.issue_tasks()
+    error = WorkerDied("0 ended its worker twice")
+    for _ in range(2):
+        dies(schedule, numbers_asked(schedule)[0], 0, error=error)
+    schedule.begin_pass(0, 4)
+    assert drained(schedule) == [[], error]
+
+
 def test_of_a_pass_without_an_index_the_datapoint_is_known_and_cannot_be_left_out():
     schedule = OnePass(FakeTaskQueue())
     schedule.begin_pass(7)
     receive(schedule, 0, "a")
-    assert dies_in_pass(schedule, 0) is None  # made again for another reason
-    first, second = dies_in_pass(schedule, 3), dies_in_pass(schedule, 3)
+    assert dies(schedule, 0, 0) is None  # made again for another reason
+    error = WorkerDied("3 ended its worker twice")
+    first = dies(schedule, 1, 3, error=error)
+    second = dies(schedule, 2, 3, error=error)
     assert (second.in_pass, second.position, len(first.ends), len(second.ends)) == (7, 3, 1, 2)
     assert second.number < 0
+    assert of_task(3, schedule) == (7, 10)  # again, up to it
+    receive(schedule, 3, "a", "b")
+    assert dies(schedule, 3, 3) is None  # no more than these three were to be made
+    receive(schedule, 4, "a", "b", "c")
+    assert drained(schedule) == [["a"], ["b"], ["c"], error] and schedule.exhausted
 
 
-def dies_in_pass(schedule, position):
-    schedule.task_queue.take(0, 0)
-    item = schedule.ended(0, ItemEnd("died"), position, sent_all=False)
-    schedule.replaced(0)
-    return item
+def test_a_pass_that_is_shorter_when_it_is_made_again_ends_with_the_error_too():
+    schedule = OnePass(FakeTaskQueue())
+    schedule.begin_pass(0)
+    error = WorkerDied("1 ended its worker twice")
+    for number in range(2):
+        dies(schedule, number, 1, error=error)
+    receive(schedule, 2, kind=Kind.PASS_ENDED)
+    assert drained(schedule) == [error] and schedule.exhausted
+
+
+def test_of_a_pass_that_has_come_up_to_a_datapoint_nothing_is_made_again_before_its_error():
+    schedule = OnePass(FakeTaskQueue())
+    schedule.begin_pass(0)
+    receive(schedule, 0, "a")
+    error = WorkerDied("1 ended its worker twice")
+    for number in range(2):
+        dies(schedule, number, 1, error=error)
+    assert drained(schedule) == [["a"], error] and schedule.exhausted
+    schedule.begin_pass(1)
+    receive(schedule, 2, "a", "b")
+    receive(schedule, 2, kind=Kind.PASS_ENDED)
+    assert drained(schedule) == [["a", "b"]] and schedule.exhausted
