@@ -109,6 +109,8 @@ class RunnerMetrics:
     def end_iteration(self) -> None:
         """End the iteration: the time that follows does not count as the consumer's."""
         self.leave()
+        if self._left is not None:  # no figure is less than it was while the iteration went on
+            self._elsewhere += _now() - self._left
         self._read_times()
         self._left = self.consumer = None
         if self._idle_since is None and self._last is None:
@@ -130,12 +132,12 @@ class RunnerMetrics:
     def freeze(self) -> None:
         """Read the counters for the last time: their memory is about to be released."""
         if self._last is None:
+            self.end_iteration()
             now = _now()
             self._record(now)
             self._last = self._workers(now)
             self._last_bytes = self._bytes_in_use()
             self._ended = now
-            self.consumer = None
 
     def statistics(self) -> tuple[RunnerStatistics, tuple[WorkerTotals, ...]]:
         """The figures until now, and the totals of each worker; no totals if they cannot be read here.

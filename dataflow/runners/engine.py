@@ -424,6 +424,7 @@ class Engine(Generic[S]):
             last.callback(self._plan.close)  # the last of the three: workers that stop still write to its memory
             last.callback(self.metrics.freeze)  # reads the counters, so after the workers and before they are unmapped
             last.callback(self._supervisor.stop)
+            last.callback(self.metrics.end_iteration)  # the first: to wait for the workers is not the consumer's work
             list(self._chunk)  # an iteration in the middle of the chunk finds it empty, and asks for the next
         if not was_closed:
             _log_end(self._plan.owner, self.metrics)

@@ -20,6 +20,7 @@ from dataflow import (
     ProxyDataFlow,
 )
 from dataflow.observe.verdict import verdict_of
+from dataflow.runners.supervisor import Supervisor
 from tests.support.waits import wait_until
 
 
@@ -102,7 +103,23 @@ def test_the_verdict_names_the_node_above_the_runner():
         steps = iter(df)
         step_until(lambda: verdict_of(df.statistics()).bottleneck == "consumer", steps)
         step_until(lambda: "MapData(func=slow) takes" in df.report(), steps)
-    assert verdict_of(df.statistics()).bottleneck == "consumer" and "MapData(func=slow)" in df.report()  # when closed
+    assert "MapData(func=slow) takes" in df.report()  # after it was closed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a map above threads", "below a map of processes"])
+def test_figures_of_a_closed_flow_are_no_less_than_before_and_closing_does_not_count(name, monkeypatch):
+    stop = Supervisor.stop
+    # The workers take long to end: for the sampler longer than all steps before.
+    monkeypatch.setattr(Supervisor, "stop", lambda *args: (threading.Event().wait(2), stop(*args)))
+    with FLOWS[name]() as df:
+        steps = iter(df)
+        step_until(lambda: (node_named(df, "func=slow").share or 0) > 0.7, steps)
+        before = df.statistics().runners[0]
+    after = df.statistics().runners[0]
+    assert after.working_seconds >= before.working_seconds
+    assert after.consumer_seconds < before.consumer_seconds + 1
+    assert node_named(df, "func=slow").share > 0.6
 
 
 def test_without_a_report_nothing_is_sampled():
