@@ -5,7 +5,8 @@ decodes, and the schedule knows what is handed out next. `WaitTimer` decides whe
 
 Guarantees:
 
-- Messages before errors: what a worker had sent before it died or failed is handed out before its end is reported.
+- Messages before errors: what a worker had sent before it died or failed is handed out before its end is reported; so
+  is, before a `TimeoutError`, what has come of the task that is late.
 - What comes from a worker after it was killed for a datapoint that takes too long is dropped: its task is done again.
 - A datapoint in which a worker has ended twice is not tried again, and gives the restarts back that it has cost. It is
   left out, within the budget of failures; otherwise an error comes in its place, as an exception of the flow would.
@@ -366,6 +367,8 @@ class Engine(Generic[S]):
                     return self._check_chunk(now)
                 silent = silent and not progressed
                 if self._wait_timer.is_over(timeout, silent=silent) and not supervisor.states.is_settling:
+                    if self._take_result(unfinished=True):
+                        return self._check_chunk(now)
                     self._wait_timer.reset()  # the next step waits as long again
                     raise late(self._plan.owner, timeout, supervisor.descriptions())
                 if ready is not None or not (progressed or wait):  # everything was dropped: there is room for more
@@ -438,11 +441,11 @@ class Engine(Generic[S]):
         # The schedule has forgotten it, and no worker is left to do the work.
         self._pending_error = self._pending_error or self._death_in_schedule
 
-    def _take_result(self) -> list[Any] | None:
+    def _take_result(self, *, unfinished: bool = False) -> list[Any] | None:
         """Issue tasks for which there is room, then take the next result as the current chunk, or raise it."""
         try:
             self.schedule.issue_tasks()
-            ready = self.schedule.take()
+            ready = self.schedule.take_unfinished() if unfinished else self.schedule.take()
         except KeyboardInterrupt as error:  # the schedule may be inconsistent
             self._fail_here(error)
         ready = self._pending_error if ready is None else ready

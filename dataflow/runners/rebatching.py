@@ -15,7 +15,7 @@ import numpy as np
 from dataflow.protocol.datapoint import components, is_datapoint, stack
 from dataflow.protocol.pauses import Pause, pausing, resumed
 
-__all__ = ["WorkerBatch", "regroup", "stacks_evenly"]
+__all__ = ["WorkerBatch", "pieces", "regroup", "stacks_evenly"]
 
 
 class WorkerBatch(list[Any]):
@@ -79,7 +79,7 @@ def _batches(results: Iterator[Any], batch_size: int, remainder: bool, use_list:
         if type(result) is not WorkerBatch:
             left.append(result)
         elif left:
-            left += _pieces(result.pop(), batch_size)
+            left += pieces(result.pop(), batch_size)
         else:
             yield result.pop()  # no variable: it would keep the batch alive until the next step
         del result
@@ -91,7 +91,8 @@ def _batches(results: Iterator[Any], batch_size: int, remainder: bool, use_list:
         yield stack(left, use_list=use_list)
 
 
-def _pieces(batch: Any, batch_size: int) -> list[Any]:
+def pieces(batch: Any, batch_size: int) -> list[Any]:
+    """Split a batch into its datapoints."""
     if isinstance(batch, dict):
         return [{key: column[k] for key, column in batch.items()} for k in range(batch_size)]
     return [[column[k] for column in batch] for k in range(batch_size)]

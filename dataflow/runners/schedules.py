@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.protocol.datapoint import HOLE, present
-from dataflow.runners.rebatching import WorkerBatch
+from dataflow.runners.rebatching import WorkerBatch, pieces
 from dataflow.system.pickling import shorten_notes
 from dataflow.transport.message_layout import NO_ROOM
 from dataflow.transport.messages import Kind, Message
@@ -90,6 +90,10 @@ class Schedule:
         Called when everything returned before is handed out.
         """
         raise NotImplementedError
+
+    def take_unfinished(self) -> list[Any]:
+        """Take out what has come of tasks that are not done: the consumer has waited too long. Called after `take`."""
+        return []
 
     def handed_out(self) -> None:
         """Record that the last result of `take` has been handed out."""
@@ -173,6 +177,7 @@ class _IssuedTask:
     first: int  # index of its first datapoint
     count: int
     rest: _Rest | None = None  # what is left of it, after a worker has ended in it
+    num_taken: int = 0  # results that were taken out before it was done
 
 
 @dataclass(slots=True)
@@ -383,8 +388,10 @@ class TaskSchedule(Schedule):
             return  # done before, or of an abandoned pass
         partial = self._partial[worker]
         if message.kind is Kind.BATCH and error is None:
-            self._finish(number, [WorkerBatch(datapoints)], None)
-            return
+            if not task.num_taken:
+                self._finish(number, [WorkerBatch(datapoints)], None)
+                return
+            datapoints = pieces(datapoints[0], task.count)  # a worker before has sent single ones
         partial += datapoints
         before, stop = (0, task.count) if task.rest is None else (len(task.rest.results), task.rest.stop)
         if error is not None and message.kind is not Kind.TASK_FAILED and task.first < PAIRED:
@@ -411,6 +418,24 @@ class TaskSchedule(Schedule):
         self._handing_out(order)
         return done.error
 
+    def take_unfinished(self) -> list[Any]:
+        """Take out what has come of tasks that are not done; with `ordered`, of the one whose turn it is."""
+        found: list[Any] = []
+        for number, task in self.issued.items():
+            if not self._ordered or task.order == self._due:
+                partial = [self._partial.get(worker, []) for worker, at in self.current.items() if at == number]
+                before = [] if task.rest is None else task.rest.results
+                results = [*before, *max(partial, key=len, default=[])]  # two workers may do it
+                found += self._kept(results[task.num_taken :])
+                task.num_taken = max(task.num_taken, len(results))
+        return found
+
+    def _kept(self, results: Sequence[Any]) -> list[Any]:
+        """Those of `results` that are handed out."""
+        kept = list(results if self.keeps_holes else present(results))
+        self.has_dropped = self.has_dropped or len(kept) < len(results)
+        return kept
+
     def _handing_out(self, order: int) -> None:
         self._being_handed_out += self._done.pop(order).count
         self._due = order + 1
@@ -426,9 +451,7 @@ class TaskSchedule(Schedule):
     def _finish(self, number: int, results: Sequence[Any], error: BaseException | None) -> None:
         task = self.issued.pop(number)
         task.queued.discard()
-        kept = results if self.keeps_holes else list(present(results))
-        self.has_dropped = self.has_dropped or len(kept) < len(results)
-        self._done[task.order] = _TaskResults(list(kept), error, task.count)
+        self._done[task.order] = _TaskResults(self._kept(results[task.num_taken :]), error, task.count)
 
     def adapt(self, pace: float) -> None:
         took = pace * self.per_task

@@ -123,17 +123,20 @@ def check_datapoints(case: Case, datapoints: list[Any]) -> None:
         assert len(found) == GOOD or not (case.strict and fault.complete)
 
 
-def struck_at_last(case: Case, df: DataFlow) -> BaseException:
-    """The error. A map that is late stays usable: it is asked until all its workers stand still, and once more.
+def struck_at_last(case: Case, df: DataFlow) -> tuple[list[Any], BaseException]:
+    """The datapoints, and the error. A map that is late stays usable: the same iterator waits again.
 
-    So its timeout need not be longer than workers take to start, or to meet what stops them.
+    It is asked until all workers stand still, once more, and until all that they have made has come. So its timeout
+    need not be longer than workers take to start, to meet what stops them, or to send what they had made before.
     """
-    is_over = not case.fault.is_lateness
+    if not case.fault.is_lateness:
+        return struck(df, case.fault)
+    steps, datapoints, is_over = iter(df), list[Any](), False
     while True:
-        datapoints, error = struck(df, case.fault)
-        check_datapoints(case, datapoints)
-        if is_over:
-            return error
+        with pytest.raises(case.fault.expected) as caught:
+            datapoints.extend(steps)  # which keeps what comes before an exception
+        if is_over and (len(datapoints) >= GOOD or not (case.strict and case.fault.complete)):
+            return datapoints, caught.value
         is_over = len(BLOCKED) == case.num if case.method == "thread" else all_stopped(df)
 
 
@@ -143,7 +146,8 @@ def test_a_disaster_ends_in_the_right_error(case):
     before = set(psutil.Process().children(recursive=True))
     df = case.make()
     with deadline(LIMIT):
-        error = struck_at_last(case, df)
+        datapoints, error = struck_at_last(case, df)
+    check_datapoints(case, datapoints)
     check_error(case, error)
 
     if not fault.is_lateness:  # a flow that is only late stays as it is

@@ -215,6 +215,49 @@ def test_results_may_come_in_parts():
     assert drained(schedule) == [["a", "b", "c"]]
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_what_has_come_of_a_late_task_is_taken_out_once(ordered):
+    schedule = schedule_of(2, 40, ordered=ordered)
+    schedule.per_task = 3
+    fill(schedule, "abcdef")
+    schedule.task_queue.take(0, 0)
+    schedule.task_queue.take(1, 1)
+    receive(schedule, 1, "d", worker=1)
+    assert schedule.take_unfinished() == ([] if ordered else ["d"])
+    receive(schedule, 0, "a", HOLE)
+    assert schedule.take_unfinished() == ["a"] and schedule.take_unfinished() == [] and schedule.has_dropped
+    schedule.replaced(0)  # the task is done again, whole
+    receive(schedule, 0, "a", HOLE, "c")
+    receive(schedule, 1, "e", "f", worker=1)
+    assert drained(schedule) == [["c"], ["d", "e", "f"] if ordered else ["e", "f"]]
+    assert schedule.under_way == 0
+
+
+def test_what_has_come_of_a_late_task_in_which_a_worker_has_ended_is_taken_out_once():
+    schedule = one_task(5)
+    receive(schedule, 0, 0, 1)
+    dies(schedule, 0, 3)
+    (number,) = numbers_asked(schedule)
+    assert schedule.take_unfinished() == [0, 1]
+    answer(schedule, number, 0, 2)
+    assert schedule.take_unfinished() == [2]
+    (number,) = numbers_asked(schedule)
+    dies(schedule, number, 0, error=(error := WorkerDied("3 ended its worker twice")))
+    assert drained(schedule) == [[], error]
+
+
+def test_a_batch_of_a_task_of_which_single_datapoints_were_taken_out_is_split():
+    schedule = schedule_of(1, 40)
+    schedule.per_task = 3
+    fill(schedule, "abc")
+    schedule.task_queue.take(0, 0)
+    receive(schedule, 0, ["a"])
+    assert schedule.take_unfinished() == [["a"]]
+    schedule.replaced(0)
+    receive(schedule, 0, [["a", "b", "c"]], kind=Kind.BATCH)
+    assert drained(schedule) == [[["b"], ["c"]]]
+
+
 def test_what_a_dead_worker_had_taken_and_what_no_worker_has_is_put_back():
     schedule = schedule_of(2, 8)
     fill(schedule, "abcd")

@@ -1,5 +1,7 @@
 """How long the consumer has waited: pure, and so without a clock; and what it makes of that."""
 
+import contextlib
+import multiprocessing
 import time
 from types import SimpleNamespace
 
@@ -14,8 +16,10 @@ from dataflow import (
     MultiProcessRunnerZMQ,
     MultiThreadMapData,
     RepeatedData,
+    TimeoutError,
 )
 from dataflow.runners.engine import WaitTimer
+from dataflow.runners.schedules import TaskSchedule
 from tests.support.fakes import Numbers, runner
 from tests.support.faults import deadline
 from tests.support.waits import LIMIT
@@ -71,8 +75,12 @@ def failing(dp):
     raise ValueError("not one")
 
 
+def numbers(n):
+    return DataFromList([[k] for k in range(n)], shuffle=False)
+
+
 def endless():
-    return RepeatedData(DataFromList([[k] for k in range(50)], shuffle=False), -1)
+    return RepeatedData(numbers(50), -1)
 
 
 @pytest.mark.parametrize("func", [dropped, failing])
@@ -129,3 +137,34 @@ def test_a_consumer_that_takes_longer_is_waited_for(kind, later):
 
 def same(dp):
     return dp
+
+
+def runner_around(ds, num, func, buffer_size, **more):
+    return MultiProcessRunnerZMQ(MapData(ds, func), num, buffer_size, **more)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("node", [MultiThreadMapData, MultiProcessMapData, runner_around])
+def test_what_has_come_of_a_task_is_handed_out_before_its_timeout(node, ordered, monkeypatch):
+    monkeypatch.setattr(
+        TaskSchedule, "short_task", float("inf")
+    )  # tasks are of 4 datapoints soon, also where all is slow
+    gates = {k: multiprocessing.get_context("fork").Event() for k in (41, 42, 43)}  # at most one begins a task
+
+    def func(dp):
+        if dp[0] in gates:
+            gates[dp[0]].wait(LIMIT)
+        return dp
+
+    more = {} if node is MultiThreadMapData else {"context": "fork"}
+    found = []
+    with node(numbers(60), 1, func, buffer_size=8, strict=True, ordered=ordered, timeout=0.2, **more) as df:
+        steps = iter(df)
+        with deadline(LIMIT):
+            for k, gate in [*gates.items(), (60, None)]:
+                while len(found) < k:  # how often nothing comes in time before, is up to the machine
+                    with contextlib.suppress(TimeoutError):
+                        found.extend(steps)
+                assert found == [[j] for j in range(k)]
+                if gate is not None:
+                    gate.set()

@@ -243,7 +243,7 @@ FAULTS = (
     died("SIGSEGV", crash, "SIGSEGV", CRASH, -signal.SIGSEGV, complete=False, in_threads=False),
     died("SIGABRT", abort, "SIGABRT", CRASH, -signal.SIGABRT, complete=False, in_threads=False),
     Fault("SIGSTOP", stop, DataFlowTimeout, ("stopped by a signal",), complete=False, timeout=0.2, in_threads=False),
-    Fault("blocked", block, DataFlowTimeout, ("timeout=",), complete=False, timeout=0.2, in_processes=False),
+    Fault("blocked", block, DataFlowTimeout, ("timeout=",), timeout=0.2, in_processes=False),
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}
 
