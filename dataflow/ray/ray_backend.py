@@ -17,7 +17,7 @@ from dataflow.ray.cluster import RayCluster, start_worker
 from dataflow.ray.object_store_codec import ObjectStoreCodec
 from dataflow.ray.pull_channel import PullChannel, PullCredit
 from dataflow.ray.push_queue import PushedTaskQueue
-from dataflow.runners.backends import BackendName, Links, Tasks
+from dataflow.runners.backends import Backend, BackendName, Links, Tasks
 from dataflow.runners.options import WorkerOptions
 from dataflow.runners.worker_main import WorkerSpec
 from dataflow.system.native_threads import ThreadLimit, limit_for
@@ -46,7 +46,7 @@ _REFUSED_OPTIONS: Final = {
 
 
 @dataclass(frozen=True)
-class RayBackend:
+class RayBackend(Backend):
     """Workers are Ray actors.
 
     Args:
@@ -102,9 +102,6 @@ class RayBackend:
         shown = {name: getattr(self, name) for name in ("copy", "address", "start_timeout")}
         return {**shown, "actor_options": None if self.actor_options == _ONE_CPU else self.actor_options}
 
-    def memory(self, options: WorkerOptions) -> None:
-        return None  # the replies are bounded, see `chunking`
-
     def chunking(self, options: WorkerOptions) -> Chunking:
         """When a reply is full: everything under way for all actors is within `max_bytes`."""
         nbytes = _REPLY_BYTES
@@ -128,9 +125,6 @@ class RayBackend:
 
     def starter(self, options: WorkerOptions) -> Callable[[WorkerSpec], Worker]:
         return partial(start_worker, type(self).make_cluster(self.address), self._all_options)
-
-    def num_descriptors(self, options: WorkerOptions) -> int:
-        return 1
 
     def thread_limit(self, options: WorkerOptions) -> ThreadLimit | None:
         return limit_for(options.thread_limit, max(1, int(self._all_options["num_cpus"] or 1)))  # reserved for an actor

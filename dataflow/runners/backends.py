@@ -94,9 +94,11 @@ class Backend(Protocol):
 
     def parameters(self, options: WorkerOptions) -> dict[str, Any]:
         """For `repr`: the parameters of the constructor that are its own, and those that it knows in another form."""
+        return {}
 
     def memory(self, options: WorkerOptions) -> int | None:
-        """Bytes that may be under way for all workers; None if nothing is copied."""
+        """Bytes that may be under way for all workers; None if nothing is copied, or it is bounded otherwise."""
+        return None
 
     def links(self, options: WorkerOptions, tasks: Tasks) -> Links:
         """Make what lies between the consumer and its workers."""
@@ -106,16 +108,18 @@ class Backend(Protocol):
 
     def num_descriptors(self, options: WorkerOptions) -> int:
         """How many file descriptors the workers need in this process while they start, at least 1."""
+        return 1
 
     def thread_limit(self, options: WorkerOptions) -> ThreadLimit | None:
         """The limit of native threads in each worker; None to leave them alone."""
+        return None
 
 
 # -- Threads -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class ThreadBackend:
+class ThreadBackend(Backend):
     """Workers are threads, which pass on the datapoints themselves.
 
     Args:
@@ -132,12 +136,6 @@ class ThreadBackend:
     def describe(self, options: WorkerOptions) -> tuple[str, str]:
         return "thread", ""
 
-    def parameters(self, options: WorkerOptions) -> dict[str, Any]:
-        return {}
-
-    def memory(self, options: WorkerOptions) -> None:
-        return None
-
     def links(self, options: WorkerOptions, tasks: Tasks) -> Links:
         queue = None if tasks is Tasks.NONE else ThreadTaskQueue()
         credit = Credit(options.num_workers, shared=False)
@@ -150,12 +148,6 @@ class ThreadBackend:
 
         keep_freed_memory()  # without it, `thread` of the workload `jpeg` in the benchmarks is slower
         return lambda spec: ThreadWorker(spec.info, spec)
-
-    def num_descriptors(self, options: WorkerOptions) -> int:
-        return 1
-
-    def thread_limit(self, options: WorkerOptions) -> None:
-        return None
 
 
 # -- Processes ---------------------------------------------------------------------------------------------------------
