@@ -10,8 +10,8 @@ from typing import Any
 from dataflow.errors import TimeoutError
 from dataflow.frameworks.tensors import import_torch, tensor_maker
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
+from dataflow.protocol.kept import reading_ahead
 from dataflow.protocol.parameters import whole_number
-from dataflow.protocol.passes import reading_ahead
 from dataflow.protocol.pauses import Pause, pausing
 from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import Taken, state_of

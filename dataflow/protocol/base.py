@@ -153,6 +153,9 @@ class DataFlow(GenericIn[T_co]):
     _df_remote_inputs: ClassVar[bool] = False
     """Whether the inputs are reset and iterated by workers, outside this process or thread."""
 
+    _df_caches: ClassVar[bool] = False
+    """Whether the node keeps one pass of its input in memory, and makes no other."""
+
     _df_counts_passes: ClassVar[bool] = False
     """Whether the node keeps a position of its own, so that it counts passes also where code begins it."""
 
@@ -340,7 +343,11 @@ class DataFlow(GenericIn[T_co]):
     def _df_compared(self) -> dict[str, Any]:
         """The parameters that a saved state compares in addition to types and lengths: the public attributes."""
         settings = self._df_run_settings
-        found = {name: value for name, value in vars(self).items() if not name.startswith("_") and name not in settings}
+        found = {
+            name: value
+            for name, value in vars(self).copy().items()
+            if not name.startswith("_") and name not in settings
+        }
         return {**found, "seed": self._df_own_root}
 
     def _df_agrees(self, parameter: str, saved: str, here: str, num: int | None) -> bool:

@@ -6,7 +6,6 @@ import copy
 import logging
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import count, islice, repeat
@@ -16,10 +15,11 @@ from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from dataflow.errors import NotReproducible, TimeoutError
+from dataflow.protocol.kept_values import changes, note_first
 from dataflow.protocol.parameters import deferred_result
 from dataflow.protocol.pauses import paused, pausing, require_waiting
 from dataflow.protocol.seeding import Rng, Spread, Stream, current_root, rng
-from dataflow.protocol.state import FirstCalls, FlowState, Promise, Taken, state_of
+from dataflow.protocol.state import FirstCalls, FlowState, Promise, state_of
 from dataflow.system.session import Session, terminated
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "calls_code",
     "innermost_pass",
     "known_length",
+    "makes_passes_by_code",
     "leave_code",
     "next_pass",
     "open_flow",
@@ -47,7 +48,6 @@ __all__ = [
     "pick",
     "picked_here",
     "promise",
-    "reading_ahead",
     "assign_streams",
     "require_order",
     "require_seed",
@@ -72,6 +72,8 @@ class Node(Protocol):
     @property
     def _df_num_calling(self) -> int: ...
     @property
+    def _df_addressable(self) -> bool: ...
+    @property
     def _df_reproducible(self) -> bool: ...
     @property
     def _df_endless(self) -> bool: ...
@@ -84,6 +86,8 @@ class Node(Protocol):
     def _df_inputs(self) -> Sequence[Any]: ...
     @property
     def _df_remote_inputs(self) -> bool: ...
+    @property
+    def _df_caches(self) -> bool: ...
     @property
     def _df_waits(self) -> bool: ...
     @property
@@ -124,7 +128,6 @@ class UserCode:
         self.resetting: set[FlowState] | None = None
         self.reset_code: RunningPass | None = None  # the running `reset_state`, if a flow has begun in it
         self.is_length_checked = False  # the number of datapoints of a pass was compared with the length
-        self.has_warned_of_state = False  # that the node keeps something from pass to pass
 
 
 class RunningCode:
@@ -187,6 +190,8 @@ class RunningCall(RunningCode):
         if promised is not None and promised.refuses:
             require_order(df, f"{promised.owner}: in the function of {type(self.df).__name__}, ", _NOT_AGAIN)
         reason = "" if is_new else _in_any_order(type(self.df).__name__)
+        if not is_new:
+            _require_unchanged(df, reason)
         return _NextPass(0, stream.at(self._index, standalone=reason), stream, is_new=is_new)
 
 
@@ -227,6 +232,20 @@ def _in_any_order(owner: str) -> str:
         f"but the function of {owner} may be called for its datapoints in any order, in any worker. Read it by index, "
         "flow[k], or make it inside the function"
     )
+
+
+def _require_unchanged(df: Node, reason: str) -> None:
+    for node in filter(makes_passes_by_code, walk(df, uncached=True)):
+        for name in changes(node):
+            raise NotReproducible(
+                f"{type(node).__name__}.{name} is kept from pass to pass, {reason}. Or make {name} a variable of "
+                "__iter__"
+            )
+
+
+def makes_passes_by_code(df: Node) -> bool:
+    """Whether a user's code makes the passes of the node `df`, one after the other."""
+    return df._df_user_written and not df._df_addressable
 
 
 def require_order(df: Node, owner: str, problem: str) -> None:
@@ -279,10 +298,12 @@ def code_of(df: Node) -> str:
 def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     frame = id(sys._getframe())
     running_passes[frame] = RunningPass(df, p, stream)
-    before = _kept_state(df) if stream.standalone else None
+    code = state_of(df).part(UserCode)
+    if code.made_in is None:  # what code makes anew for each of its passes keeps nothing
+        note_first(df)
     try:
         iterator = _user_iterator(df)
-        if not state_of(df).part(UserCode).is_length_checked:
+        if not code.is_length_checked:
             yield from _count(iterator, df)
             return
         # `yield from` would close the iterator that it steps: right for a generator that the user's function has just
@@ -294,39 +315,6 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
         raise
     finally:
         del running_passes[frame]
-        if before is not None:
-            _warn_of_state(df, before, stream)
-
-
-def _kept_state(df: Any) -> dict[str, Any]:
-    """What a user's node may keep from pass to pass: its numbers, texts and iterators, and the lengths of its lists."""
-    kept = {}
-    for name, value in vars(df).items():
-        if isinstance(value, int | float | str | bytes | Iterator):
-            kept[name] = value
-        elif isinstance(value, list | deque):
-            kept[name] = f"{len(value)} elements"
-    return kept
-
-
-def _warn_of_state(df: Any, before: Mapping[str, Any], stream: Stream) -> None:
-    """Log once that a user's node has changed in a pass, if its passes must not depend on those before."""
-    code = state_of(df).part(UserCode)
-    after = {} if code.has_warned_of_state else _kept_state(df)
-    for name in before.keys() & after.keys():
-        old, new = before[name], after[name]
-        if isinstance(old, Iterator) or (old is not new and old != new):
-            code.has_warned_of_state = True
-            change = f"is {new!r:.80}" if old is new else f"was {old!r:.80} before a pass and is {new!r:.80} after it"
-            _LOG.warning(
-                "%s.%s %s: if its datapoints depend on that, a pass continues where the last one stopped, %s. Or make "
-                "it a variable of __iter__",
-                type(df).__name__,
-                name,
-                change,
-                stream.standalone,
-            )
-            return
 
 
 def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -> Iterator[Any]:
@@ -634,8 +622,11 @@ def assign_streams(df: Node, stream: Stream) -> None:
             assign_streams(ds, stream.turn(level, j))
 
 
-def walk(df: N, *, everywhere: bool = False) -> Iterator[N]:
-    """The nodes of a flow, from above, each once, down to where workers take over; all of them with `everywhere`."""
+def walk(df: N, *, everywhere: bool = False, uncached: bool = False) -> Iterator[N]:
+    """The nodes of a flow, from above, each once, down to where workers take over; all of them with `everywhere`.
+
+    With `uncached`, those below a node that keeps a pass in memory are left out.
+    """
     seen: set[int] = set()
     waiting = [df]
     while waiting:
@@ -644,7 +635,8 @@ def walk(df: N, *, everywhere: bool = False) -> Iterator[N]:
             seen.add(id(node))
             yield node
             # Read only now: the caller may have reset the node, and a reset may assign inputs.
-            waiting += reversed(node._df_inputs) if everywhere or not node._df_remote_inputs else ()
+            if (everywhere or not node._df_remote_inputs) and not (uncached and node._df_caches):
+                waiting += reversed(node._df_inputs)
 
 
 def flows_in(value: Any) -> list[Any]:
@@ -688,7 +680,7 @@ def copy_chain(df: N) -> dict[int, N]:
     """
     copies = {id(node): copy.copy(node) for node in walk(df, everywhere=True)}
     for node in copies.values():
-        vars(node).update({name: _with_copies(value, copies) for name, value in vars(node).items()})
+        vars(node).update({name: _with_copies(value, copies) for name, value in vars(node).copy().items()})
     return copies
 
 
@@ -725,28 +717,6 @@ def _passes_on(ds: Node, stream: Stream, begin: int, waits: bool) -> Iterator[An
             except TimeoutError as error:
                 pause = paused(error, waits)
             yield pause
-
-
-def reading_ahead(df: Node, stream: Stream, name: str) -> tuple[Stream, Taken]:
-    """Begin a pass of the node `df`, called `name`, whose input is read in order, ahead of the consumer.
-
-    Returns:
-        The stream for the input, and what counts the datapoints that the consumer takes. After a pass that was left
-        early, the passes of the input must stand alone: how much of it was read ahead depends on timing.
-    """
-    ahead = state_of(df).continued
-    before, ahead.taken = ahead.taken, Taken(stream)
-    if before is None or before.stream != stream:
-        ahead.has_left = False
-    elif not before.is_whole(known_length(df)):
-        ahead.has_left = True
-    if ahead.has_left and not stream.standalone:
-        reason = (
-            f"and one was left early, after {name} had read ahead: it is not known where. Iterate whole passes; or cut "
-            f"them above it, with FixedSizeData({name}(…), size), which continues with the next datapoint"
-        )
-        return replace(stream, standalone=reason), ahead.taken
-    return stream, ahead.taken
 
 
 def known_length(df: Any, begin: int = 0, *, longest: bool = False) -> int | None:

@@ -213,6 +213,8 @@ class Taken:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.is_over = False  # the consumer has seen the end of the pass
+        self.follows_left = False  # the pass before was left early
+        self.kept: list[dict[str, Any]] = []  # what users' nodes below kept as the pass began
         self._num_received = 0
         self._chunk: Iterator[Any] = iter(())  # received last
 

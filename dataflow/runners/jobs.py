@@ -6,6 +6,7 @@ A task is a chunk of datapoints (`Apply`, `ApplyAndBatch`), a range of indexes (
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from dataflow.protocol.base import Blocks, DataFlow, close_flow
 from dataflow.protocol.datapoint import stack
+from dataflow.protocol.kept import give, kept_by, kept_parts, require_found, require_unchanged, restore
 from dataflow.protocol.passes import check_length, open_flow, promise
 from dataflow.protocol.seeding import Spread, Stream
 from dataflow.protocol.state import Promise, state_of
@@ -280,19 +282,28 @@ _OF_SUCCESSOR: Final = (
 class WholePasses(_Tasks):
     """Runs passes of a flow without random access, one at a time.
 
-    A task is the number of passes before it, and what its stream says about depending on them (`Stream.standalone`).
+    A task is the number of passes before it, what its stream says about depending on them (`Stream.standalone`), what
+    users' nodes keep as it begins, whether they do not know better, and whether the pass before was left early.
     """
 
     _num_begun: int = field(default=0, init=False)
+    _is_alone: bool = field(default=False, init=False)  # the pass must not depend on those before
 
     def count(self, task: Task) -> int:
         return 1
 
     def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
-        ((num_before, standalone),) = task.datapoints
-        if self._num_begun != num_before:
+        ((num_before, standalone, kept, is_due, has_left),) = task.datapoints
+        is_of_this_worker = self._num_begun == num_before
+        if not is_of_this_worker:
             standalone = standalone or _OF_SUCCESSOR
+        if has_left and self._num_begun:
+            require_unchanged(self.flow, kept)
+        elif is_due or not num_before or not is_of_this_worker:
+            give(kept_parts(self.flow), kept, is_due=True)
         self._num_begun += 1
+        self._is_alone = bool(standalone)
+        restore(self.flow)
         datapoints = self.flow._df_run_pass(task.first, replace(self.stream, standalone=standalone))
         left = task.stop
         while left and task_reader.is_wanted():
@@ -304,4 +315,7 @@ class WholePasses(_Tasks):
 
     def put_results(self, task: Task, sender: BatchingSender, task_reader: TaskReader) -> None:
         super().put_results(task, sender, task_reader)
-        sender.end_pass()  # ignored if the pass is no longer wanted
+        if self._is_alone:
+            require_found(self.flow)
+        kept = kept_by(self.flow)
+        sender.end_pass(json.dumps(kept).encode() if any(kept) else b"")  # ignored if the pass is no longer wanted

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from dataflow.errors import TimeoutError
 from dataflow.protocol.base import Blocks, DataFlow, T_co, T_in
+from dataflow.protocol.kept import reading_ahead
 from dataflow.protocol.parameters import flag, function, whole_number
-from dataflow.protocol.passes import known_length, reading_ahead, until_closed, walk
+from dataflow.protocol.passes import known_length, until_closed, walk
 from dataflow.protocol.pauses import paused, pausing, side_by_side
 from dataflow.protocol.seeding import Rng, Stream
 from dataflow.protocol.state import Drops, FirstCalls, Taken, state_of

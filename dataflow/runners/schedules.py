@@ -21,6 +21,7 @@ Guarantees of `MapTasks`, in addition:
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.protocol.datapoint import HOLE, present
+from dataflow.protocol.kept import give
+from dataflow.protocol.kept_values import Kept
 from dataflow.runners.rebatching import WorkerBatch, pieces
 from dataflow.system.pickling import shorten_notes
 from dataflow.transport.message_layout import NO_ROOM
@@ -733,11 +736,23 @@ class OnePass(TaskSchedule):
         self._stop = WHOLE  # position after the last datapoint that is asked for
         self._error: BaseException | None = None  # what is raised there
         self._parts: list[Any] = []  # lists of datapoints, and exceptions to raise
+        self._nodes: Sequence[Kept] = ()  # what users' nodes keep
 
-    def begin_pass(self, p: int, standalone: str = "") -> None:
-        """Begin pass `p`; `standalone` is that of its stream."""
+    def begin_pass(self, p: int, standalone: str, nodes: Sequence[Kept], *, has_left: bool = False) -> None:
+        """Begin pass `p`.
+
+        Args:
+            p: Its number.
+            standalone: That of its stream.
+            nodes: What is known of users' nodes; at its end it is what they keep then.
+            has_left: The pass before was left early.
+        """
         self.begin(p)
-        is_issued = self.issue([self.task_queue.encode((self._num_begun, standalone), is_only_task=True)], 1)
+        self._nodes = nodes
+        kept = [part.given or {} for part in nodes]
+        is_due = any(part.is_due for part in nodes)
+        task = self.task_queue.encode((self._num_begun, standalone, kept, is_due, has_left), is_only_task=True)
+        is_issued = self.issue([task], 1)
         self._num_begun += 1
         assert is_issued, "an empty task queue has room"
 
@@ -762,6 +777,8 @@ class OnePass(TaskSchedule):
             self._parts.append(list(present(datapoints[skipped:])))
         if error is not None:
             self._parts.append(error)
+        if message.kind is Kind.PASS_ENDED:
+            give(self._nodes, json.loads(bytes(message.body[0]) or "[]") or [{} for _ in self._nodes])
         if message.kind is Kind.PASS_ENDED or self._num_received == self._stop:
             self._end_pass()
 

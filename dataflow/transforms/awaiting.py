@@ -22,6 +22,7 @@ from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co, T_in
 from dataflow.protocol.datapoint import HOLE, present
 from dataflow.protocol.event_loop import SLICE, LoopUser, loop_user, wait_until_done
 from dataflow.protocol.failures import Budget, failure_of
+from dataflow.protocol.kept import reading_ahead
 from dataflow.protocol.parameters import (
     coroutine_function,
     count_or_fraction,
@@ -31,7 +32,7 @@ from dataflow.protocol.parameters import (
     seconds,
     whole_number,
 )
-from dataflow.protocol.passes import RunningCall, calls_code, known_length, reading_ahead
+from dataflow.protocol.passes import RunningCall, calls_code, known_length
 from dataflow.protocol.pauses import Pause, pausing
 from dataflow.protocol.seeding import Rng, Stream
 from dataflow.protocol.state import FirstCalls, Taken, state_of

@@ -56,6 +56,8 @@ class CacheData(ProxyDataFlow[T_co]):
         ValueError: assignment destination is read-only
     """
 
+    _df_caches = True
+
     def __init__(self, ds: DataFlow[T_co], shuffle: bool = False, *, seed: int | None = None) -> None:
         super().__init__(ds)
         require_end(ds, "CacheData", "keeps a whole pass")

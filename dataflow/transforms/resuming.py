@@ -12,6 +12,16 @@ from dataflow.errors import NotReproducible, StateMismatch, TimeoutError
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.protocol.datapoint import HOLE, present
 from dataflow.protocol.fingerprints import changed_code, describe_flow, difference
+from dataflow.protocol.kept import (
+    check_kept,
+    give,
+    kept_by,
+    kept_parts,
+    own_nodes,
+    require_found,
+    require_kept,
+    restore,
+)
 from dataflow.protocol.parameters import whole_number
 from dataflow.protocol.passes import known_length, picked_here, promise, require_order, require_seed, root_stream, walk
 from dataflow.protocol.pauses import Pause, paused, pausing, resumed
@@ -106,6 +116,10 @@ class ResumableData(ProxyDataFlow[T_co]):
             p, num, begin, num_before = self._place(mark, on_any_rank=True)
             # Where the pass ends is not known, and other ranks have steps of other sizes until there.
             is_ahead = mark.num_asked_left > 0 and known_length(self) is None and not self.ds._df_endless
+            kept = kept_by(self.ds) if mark.kept is None else mark.kept
+        if p:
+            require_found(self.ds)
+            require_kept(self.ds, kept)
         division = division_of(self.ds)
         is_defined = division.broken is None and (self.ds._df_addressable or not has_dropped_above_shard(self.ds))
         return {
@@ -115,6 +129,7 @@ class ResumableData(ProxyDataFlow[T_co]):
             "offset": num_before + num,
             "position": begin + num * division.per_step if is_defined and not is_ahead else None,
             "flow": self._description,
+            **({"kept": kept} if any(kept) else {}),
         }
 
     def _root_of_all_ranks(self, mark: _Bookmark) -> int:
@@ -148,6 +163,7 @@ class ResumableData(ProxyDataFlow[T_co]):
         """Load a state; `elastic` says whether ranks and sizes of batches may differ."""
         _check_form(state)
         p, offset, position = state["pass"], state["offset"], state.get("position")
+        kept = _kept_in(state, self.ds)
         division = division_of(self.ds)
         n, per_step = known_length(self.ds), division.per_step
         # Indexes and positions are the same only where the flow can be addressed.
@@ -182,6 +198,7 @@ class ResumableData(ProxyDataFlow[T_co]):
             )
         flow_state = state_of(self)
         with flow_state.lock:
+            give(kept_parts(self.ds), kept, is_due=True)
             flow_state.entropy, flow_state.fixed = root, True
             flow_state.passes, flow_state.part(Resumed).bookmark = mark.p, mark
 
@@ -237,7 +254,8 @@ class ResumableData(ProxyDataFlow[T_co]):
         """
         p, num, begin, num_before = mark.p, mark.offset + mark.num_skipped, mark.begin, mark.num_before
         n, num_here = known_length(self), known_length(self, begin)
-        if n is None or num_here is None or num < num_here:
+        # Where a node keeps something from pass to pass, each pass has to be made to its end.
+        if n is None or num_here is None or num < num_here or own_nodes(self.ds):
             return p, num, begin, num_before
         if on_any_rank and num == num_here and num != known_length(self, begin, longest=True):
             return p, num, begin, num_before
@@ -286,6 +304,8 @@ class ResumableData(ProxyDataFlow[T_co]):
         with flow_state.lock:  # what another thread skips goes to this iteration, or is found by it
             before = resumed_at.bookmark
             mark = resumed_at.bookmark = _Bookmark(p, stream)
+            restore(self.ds)
+            mark.kept = kept_by(self.ds)
             if before is not None:
                 mark.num_asked = before.num_asked_left
                 mark.num_skipped, before.num_skipped = before.num_skipped, 0
@@ -376,6 +396,7 @@ class _Bookmark:
         self.begin = 0  # the position of what the ranks divide at which they begin this pass
         self.num_before = 0  # the offset there
         self.was_empty = False  # the pass that ended last
+        self.kept: list[dict[str, Any]] | None = None  # by users' nodes as pass `p` began; None if it has not
 
     @property
     def num_asked_left(self) -> int:
@@ -405,7 +426,7 @@ class _Bookmark:
     def end_pass(self) -> Iterator[Any]:
         """An empty iterator that moves the bookmark to the next pass when it is read."""
         self.was_empty = not self.offset
-        self.p, self.offset, self.begin, self.num_before = self.p + 1, 0, 0, 0
+        self.p, self.offset, self.begin, self.num_before, self.kept = self.p + 1, 0, 0, 0, None
         yield from ()
 
 
@@ -461,6 +482,17 @@ def _require_order(ds: DataFlow) -> None:
     if continuing is not None:
         name = type(continuing).__name__
         raise NotReproducible(f"ResumableData: a pass of {name} continues where the last one stopped, {_STANDALONE}")
+
+
+def _kept_in(state: Mapping[str, Any], ds: DataFlow) -> list[dict[str, Any]]:
+    kept: list[dict[str, Any]] = state.get("kept") or [{} for _ in own_nodes(ds)]
+    try:
+        check_kept(ds, kept)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise StateMismatch(
+            f"the state is damaged: 'kept', what nodes of your own keep from pass to pass: {error}"
+        ) from error
+    return kept
 
 
 def _check_form(state: Mapping[str, Any]) -> None:

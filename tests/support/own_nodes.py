@@ -3,6 +3,8 @@
 import functools
 import itertools
 
+import numpy as np
+
 from dataflow import (
     DataFlow,
     DataFromGenerator,
@@ -115,6 +117,31 @@ class _MadeInResetAsInput(_Made):
         yield from self.kept
 
 
+class _Counting(_Made):
+    """It counts its passes."""
+
+    def __init__(self, make):
+        super().__init__(make)
+        self.num_begun = 0
+
+    def __iter__(self):
+        for dp in self.make():
+            yield [*dp, self.num_begun]
+        self.num_begun += 1
+
+
+class _Drawing(_Made):
+    """It draws from a generator of its own."""
+
+    def __init__(self, make):
+        super().__init__(make)
+        self.generator = np.random.default_rng(1)
+
+    def __iter__(self):
+        for dp in self.make():
+            yield [*dp, int(self.generator.integers(1000))]
+
+
 class _Endless(_Made):
     def __iter__(self):
         yield from itertools.islice(RepeatedData(self.make(), -1), 7)
@@ -205,6 +232,8 @@ SHAPES = {
     "made once, as an input": _MadeOnceAsInput,
     "made in reset_state": _MadeInReset,
     "made in reset_state, as an input": _MadeInResetAsInput,
+    "counting its passes": _Counting,
+    "drawing from its own generator": _Drawing,
     "endless": _Endless,
     "beside an input": lambda make: _Beside(shuffled(), make),
     "nested": lambda make: _Made(lambda: _Made(lambda: _closure(make))),

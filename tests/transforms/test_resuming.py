@@ -628,33 +628,6 @@ def test_counters_of_a_user_node_do_not_change_the_chain(caplog):
     taken(df, 5)
     assert df.ds.num_seen
     resumed(lambda: Walk(numbers(20)), df.state_dict())
-    first = next(record.getMessage() for record in caplog.records)
-    assert first.startswith("Walk.num_seen was 0 before a pass and is ")
-
-
-class Keeps(DataFlow):
-    def __init__(self, **kept):
-        vars(self).update(kept)
-
-    def __iter__(self):
-        for name, value in vars(self).copy().items():
-            if isinstance(value, list):
-                value.append(0)
-            elif isinstance(value, int):
-                setattr(self, name, value + 1)
-        yield [0]
-
-
-@pytest.mark.parametrize("kept", [{"k": 0}, {"buffer": []}, {"steps": iter(range(9))}], ids=["k", "buffer", "steps"])
-def test_a_node_that_keeps_something_from_pass_to_pass_is_named_once(kept, caplog):
-    df = ResumableData(Keeps(**kept))
-    for _ in range(3):
-        list(df)
-    (record,) = caplog.records
-    assert record.levelname == "WARNING" and f"Keeps.{next(iter(kept))} " in record.getMessage()
-    caplog.clear()
-    list(Keeps(**kept))
-    list(ResumableData(Keeps(text="a", other=object())))
     assert not caplog.records
 
 

@@ -1,0 +1,191 @@
+"""What the nodes of a user keep from pass to pass in their attributes: a number of epochs, a buffer, a generator.
+
+A pass of such a node depends on the passes before it, which a process that resumes, or the successor of a worker, has
+not made. So whoever lets one begin gives it what it would have kept: `kept_by` says what has changed since the first
+pass, as JSON; `give` takes it to the nodes of another process, and `restore` puts it into their attributes. What
+cannot be given (see `kept_values`) is refused.
+
+Nodes below `CacheData` keep nothing: it makes one pass of them, which is the first in any process. Nodes that are not
+found in the chain, but begun by the code of another node, cannot be given anything either. What they keep is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from dataflow.errors import NotReproducible
+from dataflow.protocol.kept_values import Kept, changes, is_opaque, make, put
+from dataflow.protocol.passes import Node, UserCode, known_length, makes_passes_by_code, walk
+from dataflow.protocol.seeding import Stream
+from dataflow.protocol.state import Taken, state_of
+
+__all__ = [
+    "check_kept",
+    "give",
+    "kept_by",
+    "kept_parts",
+    "own_nodes",
+    "reading_ahead",
+    "require_found",
+    "require_kept",
+    "require_unchanged",
+    "restore",
+]
+
+_CURE: Final = "Make it a variable of __iter__"
+
+
+def own_nodes(ds: Node) -> list[Any]:
+    """The nodes from `ds` down, below workers too, of which a user's code makes the passes, one after the other."""
+    return list(filter(makes_passes_by_code, walk(ds, everywhere=True, uncached=True)))
+
+
+def kept_parts(ds: Node) -> list[Kept]:
+    """What is known of each of the `own_nodes`, which it does not hold."""
+    return [state_of(df).part(Kept) for df in own_nodes(ds)]
+
+
+def kept_by(ds: Node) -> list[dict[str, Any]]:
+    """What each of the `own_nodes` keeps, by attribute: what has changed since the first pass of all, as JSON."""
+    here = {id(df) for df in walk(ds)}
+    return [changes(df) if id(df) in here else state_of(df).part(Kept).given or {} for df in own_nodes(ds)]
+
+
+def give(parts: Sequence[Kept], kept: Sequence[dict[str, Any]], *, is_due: bool = False) -> None:
+    """Give nodes what they keep as their next pass begins; `restore` puts it into their attributes."""
+    for part, given in zip(parts, kept, strict=True):
+        part.given, part.is_due = given, is_due
+
+
+def restore(ds: Node) -> None:
+    """Let a pass of `ds` begin: what its nodes were given becomes their attributes, except below workers."""
+    for df in filter(makes_passes_by_code, walk(ds, uncached=True)):
+        put(df)
+
+
+def require_unchanged(ds: Node, kept: Sequence[dict[str, Any]]) -> None:
+    """Check that a pass that was left early, after it had been read ahead, has changed nothing.
+
+    Args:
+        ds: The flow.
+        kept: What its nodes kept as that pass began.
+
+    Raises:
+        NotReproducible: Something has changed; names it.
+    """
+    found = _changed_out_of_sight(ds)
+    for df, now, before in zip(own_nodes(ds), kept_by(ds), kept, strict=True):
+        changed = [name for name in {**now, **before} if now.get(name) != before.get(name)]
+        if changed:
+            found = found or f"{type(df).__name__}.{changed[0]}"
+    if found:
+        raise NotReproducible(
+            f"{found} is kept from pass to pass, and a pass was left early after it had been read ahead: it is not "
+            f"known how far. {_CURE}; or iterate whole passes; or cut them above what reads ahead, with "
+            "FixedSizeData(…, size), which continues with the next datapoint"
+        )
+
+
+def require_kept(ds: Node, kept: Sequence[dict[str, Any]]) -> None:
+    """Check that everything in `kept` can be given to another process.
+
+    Raises:
+        NotReproducible: Something cannot; names it.
+    """
+    for df, changed in zip(own_nodes(ds), kept, strict=True):
+        for name, description in changed.items():
+            if is_opaque(description):
+                raise NotReproducible(
+                    f"{type(df).__name__}.{name} ({description[1]}) is kept from pass to pass, and no state can hold "
+                    f"it, so a pass could not begin in another process. {_CURE}, or keep numbers from which __iter__ "
+                    "makes it"
+                )
+
+
+def require_found(ds: Node) -> None:
+    """Check that no node keeps anything that code of another node has begun, and that is not found in the chain.
+
+    Raises:
+        NotReproducible: One does; names it.
+    """
+    found = _changed_out_of_sight(ds)
+    if found:
+        raise NotReproducible(
+            f"{found} is kept from pass to pass, in a flow that another node's code begins, so a pass could not begin "
+            f"in another process. {_CURE}; or keep the flow itself in an attribute of the node that iterates it"
+        )
+
+
+def _changed_out_of_sight(ds: Node) -> str:
+    """Names what a node keeps that is no input, but was begun by the code of a node; or "" if there is none."""
+    found = {id(df) for df in walk(ds)}
+    seen: set[int] = set()
+    waiting: list[Any] = [ds]
+    while waiting:
+        for df in walk(waiting.pop(), uncached=True):
+            if id(df) in seen:
+                continue
+            seen.add(id(df))
+            # Another thread may begin more: `valuerefs` makes its list in one step.
+            references = state_of(df).part(UserCode).others.valuerefs()
+            waiting += [other for other in (reference() for reference in references) if other is not None]
+            if id(df) not in found and makes_passes_by_code(df):
+                for name in changes(df):
+                    return f"{type(df).__name__}.{name}"
+    return ""
+
+
+def check_kept(ds: Node, kept: Any) -> None:
+    """Check the form of what a saved state says of the `own_nodes` of `ds`.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    nodes = own_nodes(ds)
+    if not isinstance(kept, list) or len(kept) != len(nodes):
+        raise ValueError(f"it must describe {len(nodes)} nodes")
+    for df, changed in zip(nodes, kept, strict=True):
+        for name, description in dict(changed).items():
+            if not name.isidentifier() or name.startswith(("__", "_df_")) or callable(getattr(type(df), name, None)):
+                raise ValueError(f"{type(df).__name__} cannot keep {name!r}")
+            try:
+                make(description, None)
+            except Exception as error:
+                raise ValueError(f"{type(df).__name__}.{name} is {description!r:.80}") from error
+
+
+# -- Passes of which the consumer takes less than was read -------------------------------------------------------------
+
+
+def reading_ahead(df: Node, stream: Stream, name: str) -> tuple[Stream, Taken]:
+    """Begin a pass of the node `df`, called `name`, whose input is read in order, ahead of the consumer.
+
+    After a pass that was left early, the passes of the input must stand alone: how much of it was read ahead depends on
+    timing. What users' nodes keep must be what it was as that pass began.
+
+    Returns:
+        The stream for the input, and what counts the datapoints that the consumer takes.
+    """
+    ahead = state_of(df).continued
+    before, taken = ahead.taken, Taken(stream)
+    ahead.taken = taken
+    if before is None or before.stream != stream:
+        ahead.has_left = False
+    else:
+        ahead.has_left = ahead.has_left or not before.is_whole(known_length(df))
+        # If the last datapoint was taken, but not the end, workers may have run what the code does after it.
+        taken.follows_left = not before.is_over
+        if taken.follows_left:
+            taken.kept = before.kept  # should this pass be refused, so is the next one
+            require_unchanged(df, before.kept)
+    restore(df)
+    taken.kept = kept_by(df)
+    if ahead.has_left and not stream.standalone:
+        reason = (
+            f"and one was left early, after {name} had read ahead: it is not known where. Iterate whole passes; or cut "
+            f"them above it, with FixedSizeData({name}(…), size), which continues with the next datapoint"
+        )
+        return replace(stream, standalone=reason), taken
+    return stream, taken

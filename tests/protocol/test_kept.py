@@ -1,0 +1,438 @@
+"""What users' nodes keep from pass to pass goes to the process that resumes, and to the successor of a worker."""
+
+import functools
+import itertools
+import json
+import os
+import random
+import signal
+from collections import deque
+
+import numpy as np
+import pytest
+
+from dataflow import (
+    BatchData,
+    CacheData,
+    DataFlow,
+    DataFromGenerator,
+    FilterData,
+    JoinData,
+    MapData,
+    MultiProcessRunnerZMQ,
+    MultiThreadMapData,
+    MultiThreadRunner,
+    NotReproducible,
+    ResumableData,
+    StateMismatch,
+    seed,
+)
+from dataflow.protocol import kept_values
+from tests.support.contract import plain
+
+pytestmark = pytest.mark.usefixtures("unseeded")
+
+NUM = 3  # datapoints in a pass
+PASSES = 4
+
+
+class Keeping(DataFlow):
+    """It yields what `step` makes of what it keeps, and `end` is called after the last datapoint."""
+
+    def __init__(self, kept, step, end=None):
+        self.kept = kept
+        self.step = step
+        self.end = end
+
+    def __iter__(self):
+        for k in range(NUM):
+            yield [k, self.step(self)]
+        if self.end is not None:
+            self.end(self)
+
+
+def add(df):
+    df.kept += 1
+
+
+def grow(df):
+    df.kept.append(len(df.kept))
+
+
+def drop_first(df):
+    grow(df)
+    return list(df.kept)
+
+
+def insert(df):
+    df.kept[len(df.kept), "key"] = [1.5, None, b"\x00"]
+    return sorted(df.kept)
+
+
+def shift(df):
+    df.kept[:] = np.roll(df.kept, 1) * 2
+    return df.kept.tolist()
+
+
+def double(df):
+    df.kept *= 2
+    return df.kept
+
+
+def append_text(df):
+    df.kept += type(df.kept)(b"x") if isinstance(df.kept, bytes) else "x"
+    return df.kept
+
+
+def value(df):
+    return df.kept
+
+
+def of_pcg(df):
+    return int(df.kept.integers(1000))
+
+
+def of_random(df):
+    return df.kept.gauss(0, 1)
+
+
+def of_state(df):
+    return df.kept.standard_normal()
+
+
+KEPT = {
+    "number": lambda: Keeping(0, value, add),
+    "number that changes at each step": lambda: Keeping(1, double),
+    "float": lambda: Keeping(0.1, value, add),
+    "infinite": lambda: Keeping(-1e308, double),
+    "number of NumPy": lambda: Keeping(np.float32(0.1), lambda df: float(df.kept), add),
+    "text": lambda: Keeping("ä", append_text),
+    "bytes": lambda: Keeping(b"\xff", append_text),
+    "list": lambda: Keeping([], lambda df: list(df.kept), grow),
+    "nested list": lambda: Keeping([(0,), {1}, frozenset({2})], lambda df: len(df.kept), grow),
+    "deque that is full": lambda: Keeping(deque([7, 8], 2), drop_first),
+    "dict": lambda: Keeping({}, insert),
+    "array": lambda: Keeping(np.arange(4, dtype=">i2"), shift),
+    "Generator": lambda: Keeping(np.random.default_rng(1), of_pcg),
+    "Generator of MT19937": lambda: Keeping(np.random.Generator(np.random.MT19937(1)), of_pcg),
+    "Generator of Philox": lambda: Keeping(np.random.Generator(np.random.Philox(1)), of_pcg),
+    "RandomState": lambda: Keeping(np.random.RandomState(1), of_state),
+    "Random": lambda: Keeping(random.Random(1), of_random),
+}
+
+
+class Slots(DataFlow):
+    __slots__ = ("epoch",)
+
+    def __init__(self):
+        self.epoch = 0
+
+    def __iter__(self):
+        for k in range(NUM):
+            yield [k, self.epoch]
+        self.epoch += 1
+
+
+class OfClass(DataFlow):
+    """What it keeps is a value of its class at first."""
+
+    epoch = 0
+
+    def __iter__(self):
+        for k in range(NUM):
+            yield [k, self.epoch]
+        self.epoch += 1
+
+
+class Began(DataFlow):
+    """It counts in an attribute, and begins anew in each pass."""
+
+    def __iter__(self):
+        self.k = 0
+        while self.k < NUM:
+            yield [self.k]
+            self.k += 1
+
+
+class InReset(DataFlow):
+    def reset_state(self):
+        self.rng = np.random.default_rng(5)
+
+    def __iter__(self):
+        for k in range(NUM):
+            yield [k, int(self.rng.integers(1000))]
+
+
+NODES = {**KEPT, "slots": Slots, "value of the class": OfClass, "position": Began, "made in reset_state": InReset}
+
+
+def in_process(make, context="fork"):
+    return MultiProcessRunnerZMQ(make(), 1, strict=True, context=context)
+
+
+def in_thread(make):
+    return MultiThreadRunner(make, 5, 1, strict=True)
+
+
+ABOVE = {
+    "alone": lambda make: make(),
+    "below other nodes": lambda make: BatchData(FilterData(JoinData([make(), make()]), bool), 1, use_list=True),
+    "in a thread": in_thread,
+    "below a parallel map": lambda make: MultiThreadMapData(make(), 2, list, strict=True),
+    "in a thread in a thread": lambda make: in_thread(lambda: in_thread(make)),
+}
+IN_PROCESSES = {"in a process": in_process, "in a spawned process": functools.partial(in_process, context="spawn")}
+
+
+def passes(df, num):
+    return [[plain(dp) for dp in df] for _ in range(num)]
+
+
+def saved(df):
+    return json.loads(json.dumps(df.state_dict()))
+
+
+def check_resuming(make):
+    seed(1)
+    expected = passes(make(), PASSES)
+    for p, offset in itertools.product(range(PASSES), range(NUM + 1)):
+        with ResumableData(make()) as df:
+            passes(df, p)
+            assert [plain(dp) for _, dp in zip(range(offset), df, strict=False)] == expected[p][:offset]
+            state = saved(df)
+        with ResumableData(make()) as resumed:
+            resumed.load_state_dict(state)
+            if offset < NUM:
+                assert [plain(dp) for dp in resumed] == expected[p][offset:]
+            assert passes(resumed, PASSES - p - 1) == expected[p + 1 :]
+
+
+QUICK = {"number", "number that changes at each step", "Generator"}
+
+
+@pytest.mark.parametrize(
+    ("node", "above"),
+    [
+        pytest.param(node, above, marks=[] if above == "alone" or node in QUICK else [pytest.mark.full])
+        for node, above in itertools.product(NODES, ABOVE)
+    ],
+)
+def test_a_pass_is_resumed_with_what_its_nodes_keep(node, above):
+    check_resuming(lambda: ABOVE[above](NODES[node]))
+
+
+@pytest.mark.parametrize("name", ["number", "position", pytest.param("Generator", marks=pytest.mark.full)])
+@pytest.mark.parametrize("above", IN_PROCESSES.values(), ids=IN_PROCESSES)
+def test_workers_of_other_processes_get_it(name, above):
+    seed(1)
+    if above is not in_process:
+        name = "position"  # functions of this file are sent by name, local ones are not
+        make = Began
+    else:
+        make = NODES[name]
+    expected = passes(make(), 3)
+    with ResumableData(above(make)) as df:
+        passes(df, 1)
+        assert plain(next(iter(df))) == expected[1][0]
+        state = saved(df)
+    with ResumableData(above(make)) as resumed:
+        resumed.load_state_dict(state)
+        assert [plain(dp) for dp in resumed] == expected[1][1:]
+        assert passes(resumed, 1) == expected[2:]
+
+
+def test_the_state_says_what_is_kept_and_nothing_else():
+    df = ResumableData(Keeping(0, value, add))
+    assert "kept" not in df.state_dict()
+    passes(df, 2)
+    assert df.state_dict()["kept"] == [{"kept": 2}]
+
+
+def test_a_state_that_is_loaded_later_goes_back():
+    df = ResumableData(OfClass())
+    first = df.state_dict()
+    expected = passes(df, 2)
+    second = df.state_dict()
+    passes(df, 2)
+    df.load_state_dict(first)
+    assert passes(df, 2) == expected
+    df.load_state_dict(second)
+    assert [dp[1] for dp in df] == [2] * NUM
+
+
+def test_a_generator_that_others_hold_is_set_and_not_replaced():
+    def make():
+        generator = np.random.default_rng(3)
+        return Keeping(generator, lambda df: int(generator.integers(1000)))
+
+    check_resuming(make)
+
+
+def test_below_a_cache_nothing_is_kept():
+    check_resuming(lambda: CacheData(Keeping(np.random.default_rng(1), of_pcg), shuffle=False))
+
+
+@pytest.mark.parametrize("strict", [in_process, in_thread], ids=["process", "thread"])
+def test_whole_passes_in_a_worker_are_those_of_the_node_itself(strict):
+    with strict(OfClass) as df:
+        assert passes(df, 3) == passes(OfClass(), 3)
+
+
+@pytest.mark.parametrize("reads_ahead", [in_thread, ABOVE["below a parallel map"]], ids=["runner", "map"])
+def test_after_a_loop_that_was_left_early_what_changes_at_each_step_is_refused(reads_ahead):
+    with reads_ahead(KEPT["number that changes at each step"]) as df:
+        passes(df, 1)
+        assert plain(next(iter(df)))
+        for _ in range(2):
+            with pytest.raises(
+                NotReproducible, match=r"Keeping.kept is kept from pass to pass, .* variable of __iter__"
+            ):
+                list(df)
+        df.close()
+        assert len(list(df)) == NUM
+
+
+@pytest.mark.parametrize("reads_ahead", [in_thread, ABOVE["below a parallel map"]], ids=["runner", "map"])
+def test_after_a_loop_that_was_left_early_a_node_that_keeps_nothing_goes_on(reads_ahead):
+    with reads_ahead(lambda: MapData(DataFromGenerator(lambda: iter([[1], [2], [3]])), list)) as df:
+        for _ in range(3):
+            assert plain(next(iter(df)))
+        assert len(list(df)) == 3
+
+
+class KillsItself(DataFlow):
+    """In its second pass its first process is killed."""
+
+    def __init__(self, mark):
+        self.epoch = 0
+        self.mark = str(mark)
+
+    def __iter__(self):
+        for k in range(NUM):
+            if self.epoch == 1 and k == 1 and not os.path.exists(self.mark):
+                open(self.mark, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield [k, self.epoch]
+        self.epoch += 1
+
+
+def test_the_successor_of_a_worker_gets_it(tmp_path):
+    with MultiProcessRunnerZMQ(KillsItself(tmp_path / "killed"), 1, strict=True, max_restarts=1) as df:
+        assert passes(df, 3) == [[("list", [k, p]) for k in range(NUM)] for p in range(3)]
+        assert (tmp_path / "killed").exists()
+
+
+# -- What cannot be given ----------------------------------------------------------------------------------------------
+
+REFUSED = {
+    "iterator": (lambda: Keeping(itertools.count(), lambda df: next(df.kept)), "count.* is held over several passes"),
+    "long list": (lambda: Keeping(list(range(2000)), lambda df: len(df.kept), grow), "list of length 2002"),
+    "list of objects": (lambda: Keeping([object()], lambda df: len(df.kept), grow), "list of length 3"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("above", [ABOVE["alone"], ABOVE["in a thread"]], ids=["alone", "in a thread"])
+def test_what_cannot_be_given_is_refused_when_it_is_saved(make, message, above):
+    with ResumableData(above(make)) as df:
+        df.state_dict()
+        next(iter(df))
+        df.state_dict()
+    with ResumableData(above(make)) as df:
+        passes(df, 1)
+        assert len(list(df)) == NUM  # the loop goes on
+        with pytest.raises(NotReproducible, match=rf"Keeping.kept \(.*{message}.*\) is kept .* variable of __iter__"):
+            df.state_dict()
+
+
+def test_what_is_made_when_it_is_first_needed_is_not_kept():
+    class Lazy(DataFlow):
+        def __init__(self):
+            self.data = self.other = None
+
+        def __iter__(self):
+            if self.data is None:
+                self.data, self.other = np.arange(5000), object()
+            yield from ([int(k)] for k in self.data[:NUM])
+
+    check_resuming(Lazy)
+
+
+class Hiding(DataFlow):
+    """It iterates a flow that is not found in it."""
+
+    def __init__(self, ds):
+        self.flows = [("name", ds)]
+
+    def __iter__(self):
+        for _, ds in self.flows:
+            yield from ds
+
+
+@pytest.mark.parametrize("above", [ABOVE["alone"], ABOVE["in a thread"]], ids=["alone", "in a thread"])
+def test_what_a_flow_keeps_that_is_not_found_is_refused(above):
+    def save_in_the_third_pass(df):
+        passes(df, 2)
+        df.state_dict()
+
+    message = r"OfClass.epoch is kept .* in a flow that another node's code begins"
+    with ResumableData(above(lambda: Hiding(OfClass()))) as df, pytest.raises(NotReproducible, match=message):
+        save_in_the_third_pass(df)
+    with ResumableData(above(lambda: Hiding(MapData(DataFromGenerator(lambda: iter([[1]])), list)))) as df:
+        passes(df, 2)
+        df.state_dict()
+
+
+def test_a_function_may_not_begin_a_flow_that_keeps_something():
+    flow = OfClass()
+    df = MapData(DataFromGenerator(lambda: iter([[1], [2]])), lambda dp: [*dp, list(flow)])
+    with pytest.raises(
+        NotReproducible, match=r"OfClass.epoch is kept from pass to pass, .* called for its datapoints in"
+    ):
+        list(df)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        0,
+        [],
+        [{}, {}],
+        [{"__class__": 1}],
+        [{"_df_state": 1}],
+        [{"reset_state": 1}],
+        [{"kept": ["eval", 1]}],
+        [3],
+        [{"a b": 1}],
+    ],
+)
+def test_a_damaged_description_is_refused(kept):
+    df = ResumableData(Keeping(0, value, add))
+    passes(df, 1)
+    state = {**df.state_dict(), "kept": kept}
+    if kept in (0, []):
+        del state["kept"]
+        df.load_state_dict({**state, "kept": []})
+        return
+    with pytest.raises(StateMismatch, match="the state is damaged"):
+        ResumableData(Keeping(0, value, add)).load_state_dict(state)
+
+
+@pytest.mark.parametrize("held", [np.array(["a"]), np.ones(2000), object(), open, {"a": object()}, 1j])
+def test_other_values_are_not_described(held):
+    df = Keeping(held, value)
+    described = kept_values.describe(df)
+    assert "kept" not in described or kept_values.is_opaque(described["kept"])
+
+
+def test_generators_of_torch():
+    torch = pytest.importorskip("torch")
+
+    def make():
+        return Keeping(torch.Generator().manual_seed(1), lambda df: int(torch.randint(1000, (), generator=df.kept)))
+
+    check_resuming(make)
+    with ResumableData(Keeping(torch.zeros(2), lambda df: df.kept.add_(1).tolist())) as df:
+        passes(df, 2)
+        with pytest.raises(NotReproducible, match=r"Keeping.kept \(.*\) is kept"):
+            df.state_dict()
