@@ -144,7 +144,7 @@ def _codes_of(node: Any) -> set[CodeType]:
         if cls.__module__ not in _BASES:
             for value in vars(cls).values():
                 _add_codes(codes, value)
-    for value in vars(node).values():
+    for value in vars(node).copy().values():
         _add_codes(codes, value)
     if hasattr(type(node), "_df_combiner"):
         _add_codes(codes, type(node)._df_combiner(node))

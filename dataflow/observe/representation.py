@@ -158,7 +158,7 @@ def _length(df: Any) -> int | None:
             module = str(_owner(cls, "__len__").__module__).split(".")
             if cls._df_user_written or module[0] != _PACKAGE or cls.__module__.split(".")[1] in _READING:
                 return None
-            if any(_size(value) is None for name, value in vars(node).items() if name in _DATA):
+            if any(_size(value) is None for name, value in vars(node).copy().items() if name in _DATA):
                 return None
             nodes += _inputs(node)
         return len(df)
@@ -257,7 +257,7 @@ def _parameters(df: Any) -> list[tuple[str | None, str]]:
     """Names and texts of the parameters that are shown; the name of a source's first one is None."""
     cls = type(df)
     known = _signature(cls)
-    values = {name: value for name, value in vars(df).items() if type(name) is str}
+    values = {name: value for name, value in vars(df).copy().items() if type(name) is str}
     own = [name for name in values if name.isidentifier() and not name.startswith("_") and _is_plain(values[name])]
     try:
         values |= df._df_parameters

@@ -87,7 +87,7 @@ def found_inputs(df: Any) -> tuple[Any, ...]:
     """
     found: dict[int, Any] = {}
     made = vars(df).get(_MADE_BY_CODE, ())
-    for name, value in list(vars(df).items()):
+    for name, value in vars(df).copy().items():
         flows = flows_in(value)
         if flows and name not in made and any(_has_made(df, flow) for flow in flows):
             vars(df)[_MADE_BY_CODE] = made = (*made, name)

@@ -54,7 +54,7 @@ class FlowPayload(AnyPayload):
             )
         for node in _nodes(value):
             below = set(map(id, node._df_inputs))  # they have their own turn
-            for name, attribute in vars(node).items():
+            for name, attribute in vars(node).copy().items():
                 if holds_only_inputs(attribute, below) or name == "_df_state":
                     continue
                 try:
@@ -68,7 +68,11 @@ class FlowPayload(AnyPayload):
 
 
 def _nodes(value: Any) -> Iterator[DataFlow]:
-    flows = [item for item in vars(value).values() if isinstance(item, DataFlow)] if hasattr(value, "__dict__") else []
+    flows = (
+        [item for item in vars(value).copy().values() if isinstance(item, DataFlow)]
+        if hasattr(value, "__dict__")
+        else []
+    )
     while flows:
         node = flows.pop(0)
         yield node
