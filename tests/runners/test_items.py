@@ -220,7 +220,7 @@ HEAVY = {"max_restarts": 1, "max_bytes": 1 << 28, "timeout": LIMIT}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [METHODS[0], *(pytest.param(m, marks=pytest.mark.full) for m in METHODS[1:])])
 @pytest.mark.parametrize("place", ["parallel", "map"])
 def test_what_comes_before_an_item_that_ends_its_worker_twice_is_made_again_if_it_went_with_the_worker(place, method):
     options = HEAVY | {"context": method}
