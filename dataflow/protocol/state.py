@@ -74,6 +74,7 @@ class FirstCalls:
         """Check as many calls again."""
         self.num_left = 8
         self.suspects: set[str] | None = None  # generators from which each call so far seems to have drawn
+        self.counting: set[str] | None = None  # numbers that each call so far has changed
 
 
 class FlowState:

@@ -6,6 +6,8 @@ Guarantees:
 - Random numbers are looked at only where a node promises the same datapoints (`passes.promise`).
 - A draw from a global generator, which `seed_globals=True` would seed, is logged once. A draw from a generator that the
   function holds raises, in every loop.
+- A number that the function holds and changes in each call, such as a counter, is logged once: what it returns may
+  depend on that, or not.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from dataflow.transforms.generators import (
     drawn_from,
     global_generators,
     held_generators,
+    held_numbers,
     may_seed,
     mentions_globals,
     states_of,
@@ -79,17 +82,31 @@ class CheckedCalls:
             generators = {}  # other threads draw from them meanwhile
         held = held_generators(self._given)
         before, held_before = states_of(generators), states_of(held)
+        numbers = held_numbers(self._given) if calls.counting is None or calls.counting else {}
         out = self._check_returned(self._func(*args))
         names, held_names = drawn_from(before, states_of(generators)), drawn_from(held_before, states_of(held))
         if names:
             calls.has_warned = True
             _warn(self._text_of_globals(promise, names))
+        if numbers:
+            self._look_for_counters(calls, promise, numbers)
         if held:
             calls.suspects = {*held_names} if calls.suspects is None else calls.suspects & {*held_names}
             held_names = [name for name in held_names if name in calls.suspects]
             if held_names and (calls.num_left <= 0 or not may_seed(self._given)):
                 self._break(calls, promise, self._text_of_held(promise, held_names))
         return out
+
+    def _look_for_counters(self, calls: FirstCalls, promise: Promise, before: dict[str, Any]) -> None:
+        after = held_numbers(self._given)
+        changed = {name for name, number in before.items() if after.get(name, number) != number}
+        if calls.counting is None:
+            calls.counting = changed  # in the first call it may have been prepared
+        elif calls.counting:
+            changed &= calls.counting
+            if changed:
+                _warn(self._text_of_counter(promise, min(changed)))
+            calls.counting = set()
 
     def _check_returned(self, out: Any) -> Any:
         if (found := deferred_result(out)) is not None:
@@ -110,6 +127,13 @@ class CheckedCalls:
             f"generator that it holds ({' and '.join(names)}): each worker has a copy of it, which repeats the numbers "
             "of the others, and a resumed run begins it again. Draw from the generator of the datapoint: "
             "RandomMapData, or with_rng=True of a parallel map, calls func(dp, rng)"
+        )
+
+    def _text_of_counter(self, promise: Promise, name: str) -> str:
+        return (
+            f"{promise.owner}: {self.__qualname__}, the function of {self._owner}, changes {name} in each call: every "
+            "worker counts for itself, and a resumed run begins anew. If what it returns depends on that, put the "
+            "number into the datapoint instead, such as with DataFromList(list(enumerate(data)))"
         )
 
     def _text_of_globals(self, promise: Promise, names: list[str]) -> str:

@@ -8,6 +8,8 @@ by several.
 
 from __future__ import annotations
 
+import itertools
+import operator
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
@@ -26,6 +28,7 @@ __all__ = [
     "drawn_from",
     "global_generators",
     "held_generators",
+    "held_numbers",
     "may_seed",
     "mentions_globals",
     "states_of",
@@ -122,6 +125,19 @@ def held_generators(func: object) -> dict[str, Any]:
             apart.add(id(value))
             name = where.partition(" in ")[0]
             found[f"{name}, {len(found) + 1}" if name in found else name] = value
+    return found
+
+
+def held_numbers(func: object) -> dict[str, Any]:
+    """The numbers in attributes and closures that `func` reaches, and how far its iterators are, by name."""
+    found: dict[str, Any] = {}
+    for where, value in _reached(func):
+        if type(value) in (int, float):
+            found[where] = value
+        elif isinstance(value, itertools.count):
+            found[where] = repr(value)
+        elif isinstance(value, Iterator) and hasattr(value, "__length_hint__"):
+            found[where] = operator.length_hint(value)
     return found
 
 

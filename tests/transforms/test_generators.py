@@ -516,3 +516,63 @@ class TestOwnGenerator:
     def test_over_an_endless_flow(self):
         df = Augment(RepeatedData(numbers(3), -1))
         assert df[:7] == [dp for dp, _ in zip(df, range(7), strict=False)]
+
+
+# -- Numbers that a function changes -----------------------------------------------------------------------------------
+
+
+class Counter:
+    def __init__(self):
+        self.num = 0
+        self.first = 0
+        self.steps = itertools.count()
+        self.left = iter(range(100))
+
+    def count(self, dp):
+        self.num += 1
+        return [*dp, self.num]
+
+    def step(self, dp):
+        return [*dp, next(self.steps)]
+
+    def take(self, dp):
+        return [*dp, next(self.left)]
+
+    def prepare(self, dp):
+        self.first = 1
+        return dp
+
+
+def nonlocal_counter():
+    num = 0
+
+    def count(dp):
+        nonlocal num
+        num += 1
+        return [*dp, num]
+
+    return count
+
+
+@pytest.mark.parametrize(
+    ("func", "name"),
+    [
+        (lambda: Counter().count, "num"),
+        (lambda: Counter().step, "steps"),
+        (lambda: Counter().take, "left"),
+        (nonlocal_counter, "num in"),
+        (lambda: Counter().prepare, None),
+        (lambda: list, None),
+    ],
+    ids=["attribute", "itertools.count", "iterator", "closure", "prepared once", "built in"],
+)
+def test_a_number_that_a_function_changes_in_each_call_is_logged_once(func, name, caplog):
+    list(MapData(numbers(), func()))
+    assert not caplog.records  # nobody has promised anything
+    for df in ResumableData(MapData(numbers(), func())), MultiThreadMapData(numbers(), 2, func(), strict=True):
+        caplog.clear()
+        with df:
+            assert len(list(df)) == len(list(df)) == 12
+        found = [record.getMessage() for record in caplog.records]
+        assert len(found) == (name is not None), found
+        assert name is None or (name in found[0] and "in each call: every worker counts for itself" in found[0])
