@@ -150,7 +150,8 @@ import sys
 from dataflow import DataFromList, DataFlowError, send_dataflow_zmq
 while True:
     try:
-        send_dataflow_zmq(DataFromList([[k] for k in range(6)], shuffle=False), sys.argv[1], bind=True, timeout=120)
+        df = DataFromList([[k] for k in range(6)], shuffle=False)
+        send_dataflow_zmq(df, sys.argv[1], bind=True, timeout=120, heartbeat=1)
     except DataFlowError:
         pass
 """
@@ -164,7 +165,7 @@ class Senders:
 
 
 def receiver():
-    return RemoteDataZMQ(Senders.address, bind=False, num_senders=1, timeout=LIMIT)
+    return RemoteDataZMQ(Senders.address, bind=False, num_senders=1, timeout=LIMIT, heartbeat=1)
 
 
 def received(df):
