@@ -16,6 +16,7 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import (
     auto,
+    cases,
     contenders,
     disk,
     elastic,
@@ -522,6 +523,49 @@ def test_large_figures_of_a_table_have_no_exponent():
     assert report.probe_cell(killed) == "WorkerDied after 1,100 ms"
     figures = Figures([record("ours/zmq", 10.0) | {"consumer_cpu": 3.071e-3}])
     assert "| small | ours/zmq | 3,070 |" in report.costs_table(figures)
+
+
+NEEDED = {"notebook": ["cv2", "nbclient", "ipykernel"], "list": ["torch"], "threads": [], "http": ["aiohttp", "fsspec"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "num"), [("notebook", 32), ("list", 30_000), ("threads", 40), ("http", 20)])
+def test_the_programs_of_a_case_are_measured(name, num):
+    for package in NEEDED[name]:
+        pytest.importorskip(package)
+    runs = {variant: [cases.measure(sys.executable, name, variant, num)] for variant in cases.CASES[name][1]}
+    text = cases.text_of(runs)
+    if name == "list":
+        assert all(memory > 0 for found in runs.values() for memory in found[0]["memory"])
+        assert "\n| MiB after a part of the pass | 0 % | 1 % | 5 % | 10 % | 25 % |\n" in text
+    else:
+        assert re.match(r"\*\*After: [\d.]+ times as fast\.\*\* The median of 1 run", text)
+    if name == "threads":
+        assert "take turns holding the interpreter lock" in text.partition("The report after")[0]
+
+
+def test_each_case_has_its_programs_on_the_page():
+    page = cases.PAGE.read_text("utf-8")
+    for name, (call, variants) in cases.CASES.items():
+        programs = ["".join(cases.program(name, variant, 7)) for variant in variants]
+        assert len(set(programs)) == len(programs) > 1
+        assert all("\nNUM = 7\n" in program and "\ndf = " in program and call in program for program in programs)
+        assert set(cases.marks(name)) <= set(page.splitlines())
+
+
+def test_a_case_shows_the_median_of_the_ratios_of_its_rounds():
+    runs = {
+        "before": [{"rate": rate, "report": "slow"} for rate in (1, 2, 10)],
+        "after": [{"rate": rate, "report": "fast " * 30} for rate in (3, 4, 40)],
+    }
+    text = cases.text_of(runs)
+    assert "After: 3 times as fast.** The median of 3 runs of both programs in turn, which gave 2 to 4." in text
+    assert max(map(len, text.split('=== "The report before"')[1].splitlines())) < 115
+    memory = cases.text_of(
+        {"a": [{"memory": [1, 2, 3, 4, 5]}, {"memory": [3, 2, 3, 4, 9]}], "b": [{"memory": [2] * 5}]}
+    )
+    assert memory.startswith("**After: 3.5 times less memory,** once 25 % ")
+    assert memory.endswith("| `a` | 2 | 2 | 3 | 4 | 7 |\n| `b` | 2 | 2 | 2 | 2 | 2 |")
 
 
 def test_a_row_of_requests_meets_its_targets_by_ratio():
