@@ -116,7 +116,7 @@ def train_on_cluster(training: Digits, test: Digits, options: argparse.Namespace
                 while sum(known["Alive"] for known in ray.nodes()) > NODES:  # its actor may run for some more seconds
                     time.sleep(0.1)
 
-            runner = RayRunner(make_flow(training), num_proc=NODES, strict=True, max_restarts=1, timeout=120)
+            runner = RayRunner(make_flow(training), num_workers=NODES, strict=True, max_restarts=1, timeout=120)
             return train(runner, test, options, kill)
         finally:
             ray.shutdown()

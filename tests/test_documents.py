@@ -102,7 +102,7 @@ TASKS = {
     "a folder of images to batches": ("images-in-folders", "MultiProcessMapData(df, 2, decode"),
     "parquet to batches": ("tables-and-shards", "block_shuffle=200"),
     "a Hugging Face dataset with token lists to padded batches on torch": ("text", "datasets.Dataset.from_dict"),
-    "WebDataset shards to a strict runner": ("tables-and-shards", "num_proc=2, strict=True"),
+    "WebDataset shards to a strict runner": ("tables-and-shards", "num_workers=2, strict=True"),
     "pandas to mini-batches": ("tables-and-shards", "pandas.DataFrame"),
     "a weighted mixture, resumed under another number of workers": ("weights-and-mixtures", "num_workers=3"),
     "torch DataLoader with 2 workers and 2 ranks": ("train-with-pytorch", "num_workers=2"),
