@@ -544,13 +544,14 @@ def test_the_programs_of_a_case_are_measured(name, num):
         assert "take turns holding the interpreter lock" in text.partition("The report after")[0]
 
 
-def test_each_case_has_its_programs_on_the_page():
+def test_each_case_has_its_programs_and_figures_on_the_page():
     page = cases.PAGE.read_text("utf-8")
     for name, (call, variants) in cases.CASES.items():
         programs = ["".join(cases.program(name, variant, 7)) for variant in variants]
         assert len(set(programs)) == len(programs) > 1
         assert all("\nNUM = 7\n" in program and "\ndf = " in program and call in program for program in programs)
-        assert set(cases.marks(name)) <= set(page.splitlines())
+        begin, end = cases.marks(name)
+        assert "**After: " in page.partition(begin)[2].partition(end)[0]
 
 
 def test_a_case_shows_the_median_of_the_ratios_of_its_rounds():
