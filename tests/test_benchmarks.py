@@ -547,7 +547,7 @@ def test_the_programs_of_a_case_are_measured(name, num):
 def test_each_case_has_its_programs_and_figures_on_the_page():
     page = cases.PAGE.read_text("utf-8")
     for name, (call, variants) in cases.CASES.items():
-        programs = ["".join(cases.program(name, variant, 7)) for variant in variants]
+        programs = ["\n".join(["", *cases.program(name, variant, 7)]) for variant in variants]
         assert len(set(programs)) == len(programs) > 1
         assert all("\nNUM = 7\n" in program and "\ndf = " in program and call in program for program in programs)
         begin, end = cases.marks(name)
