@@ -31,7 +31,7 @@ from dataflow import (
     seed,
 )
 from tests.support.contract import seeded
-from tests.support.own_nodes import ADDRESSABLE, SHAPES, shuffled
+from tests.support.own_nodes import ADDRESSABLE, KEEPING, SHAPES, shuffled
 from tests.support.products import halved
 
 pytestmark = pytest.mark.usefixtures("unseeded")
@@ -75,9 +75,7 @@ def test_a_strict_worker_makes_the_same(name, where):
 
 
 @ALL
-def test_without_a_seed_a_strict_worker_has_the_root_of_its_consumer(make, request):
-    if "its own generator" in request.node.name:
-        pytest.skip("threads share what a node holds, and draw from one generator by turns")
+def test_without_a_seed_a_strict_worker_has_the_root_of_its_consumer(make):
     with JoinData([df := make(), in_threads(lambda: df, 1)]) as joined:
         joined._df_streams = lambda stream: [stream, stream]  # the same place for both
         assert all(dp[: len(dp) // 2] == dp[len(dp) // 2 :] for dp in joined)
@@ -97,6 +95,18 @@ def test_it_resumes_in_any_pass(make):
         assert rest == expected[p][num:] if num else rest in (expected[p], expected[p - 1])
         df = ResumableData(make())
         df.load_state_dict(resumed.state_dict())
+
+
+@pytest.mark.parametrize("shape", KEEPING.values(), ids=KEEPING)
+def test_what_keeps_something_does_as_well(shape, request):
+    test_each_pass_is_new_and_follows_from_the_seed(lambda: shape(shuffled), request)
+    seed(1)
+    test_it_resumes_in_any_pass(lambda: shape(shuffled))
+    expected = passes(shape(shuffled))
+    for df in in_threads(lambda: shape(shuffled), 1), in_processes(shape(shuffled), 1):
+        seed(2)
+        with df:
+            assert passes(df) == expected
 
 
 @ALL

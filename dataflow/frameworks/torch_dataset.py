@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from dataflow.errors import NotReproducible, StateMismatch
 from dataflow.frameworks.tensors import import_torch, tensor_maker
-from dataflow.frameworks.worker_groups import Counter, Member, member_of_started, unnumbered
+from dataflow.frameworks.worker_groups import Counter, Member, keeping, member_of_started, unnumbered
 from dataflow.protocol.base import DataFlow, require_flow
+from dataflow.protocol.kept import kept_by, own_nodes
 from dataflow.protocol.parameters import flag
 from dataflow.protocol.passes import walk
 from dataflow.protocol.pauses import Pause, limit, pausing, resumed
@@ -128,7 +129,18 @@ class FlowDataset:
                     return
                 yield convert(dp)
         yield from resumed(map(convert, datapoints), waits)
+        self._note_kept(flow, is_continued=k > 0 or p == 0 or loaded is not None)
         self._has_ended = self._begun == p
+
+    def _note_kept(self, flow: DataFlow, *, is_continued: bool) -> None:
+        """At the end of a pass in a worker: see whether nodes keep something; `is_continued` says whether they may."""
+        if self.member is None:
+            return
+        for df, changed in zip(own_nodes(flow), kept_by(flow), strict=True):
+            if changed:
+                self.member.note_kept()
+                if not is_continued:
+                    raise keeping(f"{type(df).__name__}.{min(changed)}")
 
     def join(self, member: Member) -> None:
         """Become the data set of a forked worker."""

@@ -30,14 +30,15 @@ from dataflow.errors import NotReproducible, StateMismatch
 from dataflow.protocol.base import DataFlow
 from dataflow.protocol.seeding import current_root
 
-__all__ = ["Counter", "Member", "member_of_started", "unnumbered"]
+__all__ = ["Counter", "Member", "keeping", "member_of_started", "unnumbered"]
 
 # Words of a group in shared memory
 _LATEST: Final = 0  # how many passes the group has begun after its first
 _OFFSET: Final = 1  # number of the latest pass, less the word before
 _LOADED: Final = 2  # the pass of a state that workers have loaded; -1 for none
-_ROOT: Final = 3  # its root seed, from here on
-_NUM_WORDS: Final = 20
+_KEEPS: Final = 3  # whether a node of the user's keeps something from pass to pass
+_ROOT: Final = 4  # the root seed of the state, from here on
+_NUM_WORDS: Final = 21
 _BITS: Final = 62
 
 _NEEDED: Final = {"_dataset", "_workers", "_num_workers", "_persistent_workers"}  # attributes of torch's iterator
@@ -52,6 +53,7 @@ class Member(NamedTuple):
     words: Any
     worker: int
     num_workers: int
+    keeps: bool  # workers of groups before have noted that a node keeps something
 
     def number(self, worker: Any, k: int) -> int:
         """The number of the `k`-th pass of the group, in the worker with this info of torch."""
@@ -65,7 +67,14 @@ class Member(NamedTuple):
                 "to_torch: a worker of a DataLoader has iterated the data set twice in one pass, which the process "
                 "that iterates the DataLoader cannot count. Iterate it once, or make a second data set by to_torch"
             )
-        return k + int(self.words[_OFFSET])
+        p = k + int(self.words[_OFFSET])
+        if p and (self.keeps or self.words[_KEEPS]):
+            raise keeping("A node of your own")
+        return p
+
+    def note_kept(self) -> None:
+        """Tell the process that iterates, and its workers, that a node keeps something from pass to pass."""
+        self.words[_KEEPS] = 1
 
     def note_loaded(self, p: int, root: int) -> None:
         """Tell the process that iterates that its workers have loaded a state of pass `p`."""
@@ -82,6 +91,14 @@ class Member(NamedTuple):
 _CURE: Final = (
     "Pass the data set itself to the DataLoader; or use num_workers=0 and a runner in the flow, such as ParallelData"
 )
+
+
+def keeping(name: str) -> NotReproducible:
+    """The error of a worker in which `name` should continue with what it kept in the pass before."""
+    return NotReproducible(
+        f"to_torch: {name} keeps something from pass to pass, which workers of a DataLoader cannot know: some are new "
+        "in each pass, others have read ahead. Pass num_workers=0; or make it a variable of __iter__"
+    )
 
 
 def unnumbered() -> NotReproducible:
@@ -118,13 +135,17 @@ class Counter:
         self.root = root  # of flows without `dataflow.seed`
         self.fixed = fixed  # the root is not drawn, but of a saved state
         self.by_workers = False  # whether the latest pass is that of a group
+        self.keeps = False  # workers have noted that a node keeps something from pass to pass
         self._groups: list[_Group] = []
 
     def next(self) -> int:
         """The number of the pass that begins in this process."""
         with _forks.lock:
             self.by_workers = False
-            return self._next()
+            p = self._next()
+        if self.keeps:
+            raise keeping("A node of your own")
+        return p
 
     def member(self, iterator: Any) -> Member:
         """What the next worker of this iterator is given; its first worker begins a pass."""
@@ -137,12 +158,13 @@ class Counter:
                 if vars(iterator)["_persistent_workers"]:
                     begun = vars(iterator).setdefault(_RESET, _Reset(iterator)).begun
                     begun.append(partial(self._begin_later, group))
-        return Member(group.words, len(vars(iterator)["_workers"]), vars(iterator)["_num_workers"])
+        return Member(group.words, len(vars(iterator)["_workers"]), vars(iterator)["_num_workers"], self.keeps)
 
     def read_loaded(self) -> None:
         """Continue with what workers have loaded since: they did so before their iterator was ready."""
         with _forks.lock:
             for group in self._groups:
+                self.keeps = self.keeps or bool(group.words[_KEEPS])
                 loaded = int(group.words[_LOADED])
                 if loaded >= 0 and not group.is_read:
                     group.is_read = True  # not in shared memory, which a forked process may read as well

@@ -11,6 +11,7 @@ found in the chain, but begun by the code of another node, cannot be given anyth
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -22,6 +23,7 @@ from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import Taken, state_of
 
 __all__ = [
+    "begin_anew",
     "check_kept",
     "give",
     "kept_by",
@@ -30,10 +32,11 @@ __all__ = [
     "reading_ahead",
     "require_found",
     "require_kept",
-    "require_unchanged",
     "restore",
+    "warn_of_changes",
 ]
 
+_LOG: Final = logging.getLogger(__name__)
 _CURE: Final = "Make it a variable of __iter__"
 
 
@@ -59,33 +62,46 @@ def give(parts: Sequence[Kept], kept: Sequence[dict[str, Any]], *, is_due: bool 
         part.given, part.is_due = given, is_due
 
 
+def _give_to_workers(ds: Node, kept: Sequence[dict[str, Any]]) -> None:
+    """Let nodes below workers go on from what they kept as a pass began, however far it was made."""
+    here = {id(df) for df in walk(ds)}
+    for df, given in zip(own_nodes(ds), kept, strict=True):
+        if id(df) not in here:
+            give([state_of(df).part(Kept)], [given], is_due=True)
+
+
+def begin_anew(ds: Node) -> None:
+    """Let the next pass be the first here: the nodes of a new worker may be those of one before."""
+    for part in kept_parts(ds):
+        part.first = None
+
+
 def restore(ds: Node) -> None:
     """Let a pass of `ds` begin: what its nodes were given becomes their attributes, except below workers."""
     for df in filter(makes_passes_by_code, walk(ds, uncached=True)):
         put(df)
 
 
-def require_unchanged(ds: Node, kept: Sequence[dict[str, Any]]) -> None:
-    """Check that a pass that was left early, after it had been read ahead, has changed nothing.
+def warn_of_changes(ds: Node, kept: Sequence[dict[str, Any]]) -> None:
+    """Log once what a pass has changed that was left early, after it had been read ahead: it is not known how far.
 
     Args:
         ds: The flow.
         kept: What its nodes kept as that pass began.
-
-    Raises:
-        NotReproducible: Something has changed; names it.
     """
-    found = _changed_out_of_sight(ds)
     for df, now, before in zip(own_nodes(ds), kept_by(ds), kept, strict=True):
         changed = [name for name in {**now, **before} if now.get(name) != before.get(name)]
-        if changed:
-            found = found or f"{type(df).__name__}.{changed[0]}"
-    if found:
-        raise NotReproducible(
-            f"{found} is kept from pass to pass, and a pass was left early after it had been read ahead: it is not "
-            f"known how far. {_CURE}; or iterate whole passes; or cut them above what reads ahead, with "
-            "FixedSizeData(…, size), which continues with the next datapoint"
-        )
+        part = state_of(df).part(Kept)
+        if changed and not part.has_warned:
+            part.has_warned = True
+            _LOG.warning(
+                "%s.%s is kept from pass to pass, and a pass was left early after it had been read ahead: datapoints "
+                "that depend on it are others than without workers. %s; or iterate whole passes; or cut them above "
+                "what reads ahead, with FixedSizeData(…, size), which continues with the next datapoint",
+                type(df).__name__,
+                changed[0],
+                _CURE,
+            )
 
 
 def require_kept(ds: Node, kept: Sequence[dict[str, Any]]) -> None:
@@ -163,7 +179,7 @@ def reading_ahead(df: Node, stream: Stream, name: str) -> tuple[Stream, Taken]:
     """Begin a pass of the node `df`, called `name`, whose input is read in order, ahead of the consumer.
 
     After a pass that was left early, the passes of the input must stand alone: how much of it was read ahead depends on
-    timing. What users' nodes keep must be what it was as that pass began.
+    timing. If users' nodes keep something, that is logged.
 
     Returns:
         The stream for the input, and what counts the datapoints that the consumer takes.
@@ -178,8 +194,8 @@ def reading_ahead(df: Node, stream: Stream, name: str) -> tuple[Stream, Taken]:
         # If the last datapoint was taken, but not the end, workers may have run what the code does after it.
         taken.follows_left = not before.is_over
         if taken.follows_left:
-            taken.kept = before.kept  # should this pass be refused, so is the next one
-            require_unchanged(df, before.kept)
+            warn_of_changes(df, before.kept)
+            _give_to_workers(df, before.kept)
     restore(df)
     taken.kept = kept_by(df)
     if ahead.has_left and not stream.standalone:

@@ -38,6 +38,7 @@ class Kept:
     Attributes:
         first: The descriptions of its attributes as its first pass began here; None before.
         given: What has changed since the first pass of all, as its next pass begins; None if nobody has said so.
+        changed: An attribute that a pass has changed which must stand alone; or "".
         is_due: Workers that have made passes get it, too: they must not continue with what they have.
         iterators: What it held as its first pass began here.
     """
@@ -45,7 +46,9 @@ class Kept:
     def __init__(self) -> None:
         self.first: dict[str, Any] | None = None
         self.given: dict[str, Any] | None = None
+        self.changed = ""
         self.is_due = False
+        self.has_warned = False
         self.iterators: dict[str, Any] = {}
 
 
@@ -61,7 +64,7 @@ def put(df: Any) -> None:
     """Let a pass of the node `df` begin: what it was given becomes its attributes."""
     note_first(df)
     part = state_of(df).part(Kept)
-    given, part.given = part.given, None
+    given, part.given, part.is_due = part.given, None, False
     if given is None:
         return
     assert part.first is not None

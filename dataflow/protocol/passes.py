@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from dataflow.errors import NotReproducible, TimeoutError
-from dataflow.protocol.kept_values import changes, note_first
+from dataflow.protocol.kept_values import Kept, describe, note_first
 from dataflow.protocol.parameters import deferred_result
 from dataflow.protocol.pauses import paused, pausing, require_waiting
 from dataflow.protocol.seeding import Rng, Spread, Stream, current_root, rng
@@ -236,7 +236,7 @@ def _in_any_order(owner: str) -> str:
 
 def _require_unchanged(df: Node, reason: str) -> None:
     for node in filter(makes_passes_by_code, walk(df, uncached=True)):
-        for name in changes(node):
+        if name := state_of(node).part(Kept).changed:
             raise NotReproducible(
                 f"{type(node).__name__}.{name} is kept from pass to pass, {reason}. Or make {name} a variable of "
                 "__iter__"
@@ -301,6 +301,7 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     code = state_of(df).part(UserCode)
     if code.made_in is None:  # what code makes anew for each of its passes keeps nothing
         note_first(df)
+    before = describe(df) if stream.standalone else None
     try:
         iterator = _user_iterator(df)
         if not code.is_length_checked:
@@ -315,6 +316,9 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
         raise
     finally:
         del running_passes[frame]
+        if before is not None:
+            part, after = state_of(df).part(Kept), describe(df)
+            part.changed = next((name for name in after if after[name] != before.get(name)), part.changed)
 
 
 def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -> Iterator[Any]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dataflow.protocol.base import Blocks, DataFlow, close_flow
 from dataflow.protocol.datapoint import stack
-from dataflow.protocol.kept import give, kept_by, kept_parts, require_found, require_unchanged, restore
+from dataflow.protocol.kept import begin_anew, give, kept_by, kept_parts, require_found, restore, warn_of_changes
 from dataflow.protocol.passes import check_length, open_flow, promise
 from dataflow.protocol.seeding import Spread, Stream
 from dataflow.protocol.state import Promise, state_of
@@ -294,12 +294,13 @@ class WholePasses(_Tasks):
 
     def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
         ((num_before, standalone, kept, is_due, has_left),) = task.datapoints
-        is_of_this_worker = self._num_begun == num_before
-        if not is_of_this_worker:
+        if self._num_begun != num_before:
             standalone = standalone or _OF_SUCCESSOR
-        if has_left and self._num_begun:
-            require_unchanged(self.flow, kept)
-        elif is_due or not num_before or not is_of_this_worker:
+        if not self._num_begun:
+            begin_anew(self.flow)
+        elif has_left:
+            warn_of_changes(self.flow, kept)
+        if is_due or has_left or not self._num_begun:
             give(kept_parts(self.flow), kept, is_due=True)
         self._num_begun += 1
         self._is_alone = bool(standalone)
@@ -318,4 +319,4 @@ class WholePasses(_Tasks):
         if self._is_alone:
             require_found(self.flow)
         kept = kept_by(self.flow)
-        sender.end_pass(json.dumps(kept).encode() if any(kept) else b"")  # ignored if the pass is no longer wanted
+        sender.end_pass([json.dumps(kept).encode()] if any(kept) else [])  # ignored if the pass is no longer wanted

@@ -738,7 +738,7 @@ class OnePass(TaskSchedule):
         self._parts: list[Any] = []  # lists of datapoints, and exceptions to raise
         self._nodes: Sequence[Kept] = ()  # what users' nodes keep
 
-    def begin_pass(self, p: int, standalone: str, nodes: Sequence[Kept], *, has_left: bool = False) -> None:
+    def begin_pass(self, p: int, standalone: str = "", nodes: Sequence[Kept] = (), *, has_left: bool = False) -> None:
         """Begin pass `p`.
 
         Args:
@@ -778,7 +778,8 @@ class OnePass(TaskSchedule):
         if error is not None:
             self._parts.append(error)
         if message.kind is Kind.PASS_ENDED:
-            give(self._nodes, json.loads(bytes(message.body[0]) or "[]") or [{} for _ in self._nodes])
+            kept = json.loads(bytes(message.body[0])) if message.body else [{} for _ in self._nodes]
+            give(self._nodes, kept)
         if message.kind is Kind.PASS_ENDED or self._num_received == self._stop:
             self._end_pass()
 

@@ -231,10 +231,10 @@ class BatchingSender:
         body = self._encoder.encode_failure(error, self._note)
         self._send(Message(Kind.TASK_FAILED, self._worker, 0, 0, body, self._task, self._pace))
 
-    def end_pass(self, kept: bytes) -> None:
+    def end_pass(self, kept: Sequence[bytes] = ()) -> None:
         """Report that the task, a pass, is complete, and what nodes keep for the next one."""
         self.flush()
-        self._send(Message(Kind.PASS_ENDED, self._worker, body=[kept], task=self._task, pace=self._pace))
+        self._send(Message(Kind.PASS_ENDED, self._worker, body=list(kept), task=self._task, pace=self._pace))
 
     def report(self, report: Report) -> None:
         """Send a report of a step of the flow, after all datapoints that were put before.

@@ -13,7 +13,15 @@ from types import SimpleNamespace
 import pytest
 
 import dataflow
-from dataflow import DataFromGenerator, DataFromList, MultiProcessRunnerZMQ, RandomMapData, RepeatedData, to_torch
+from dataflow import (
+    DataFlow,
+    DataFromGenerator,
+    DataFromList,
+    MultiProcessRunnerZMQ,
+    RandomMapData,
+    RepeatedData,
+    to_torch,
+)
 from dataflow.errors import NotReproducible, StateMismatch
 from dataflow.frameworks import worker_groups
 from tests.support.contract import seeded
@@ -299,7 +307,7 @@ def test_a_copy_counts_on_from_where_it_was_made(passes):
 
 
 def test_a_worker_that_was_given_the_data_set_of_another_raises():
-    member = worker_groups.Member(torch.zeros(20, dtype=torch.int64), 0, 2)
+    member = worker_groups.Member(torch.zeros(21, dtype=torch.int64), 0, 2, keeps=False)
     assert member.number(SimpleNamespace(id=0, num_workers=2), 0) == 0
     for wrong in ({"id": 1, "num_workers": 2}, {"id": 0, "num_workers": 3}):
         with pytest.raises(NotReproducible, match="has the data set of worker 0 of 2"):
@@ -378,6 +386,39 @@ def test_passes_that_continue_are_refused_in_workers(persistent):
     next(iter(found))
     with pytest.raises(NotReproducible, match="the passes of RepeatedData continue where the last one stopped"):
         next(iter(found))
+
+
+class Epochs(DataFlow):
+    def __init__(self):
+        self.epoch = 0
+
+    def __iter__(self):
+        for k in range(3):
+            yield [k, self.epoch]
+        self.epoch += 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("persistent", [False, True])
+def test_what_a_node_keeps_is_refused_in_the_later_passes_of_workers(persistent):
+    dataset = to_torch(Epochs())
+    found = loader(dataset, 2, persistent_workers=persistent)
+    assert len(complete(found)) == 3
+    for _ in range(2):
+        with pytest.raises(NotReproducible, match=r"to_torch: .* keeps something from pass to pass.* num_workers=0"):
+            complete(found)
+    with pytest.raises(NotReproducible, match="keeps something from pass to pass"):
+        complete(loader(dataset, 0))
+    alone = loader(to_torch(Epochs()), 0)
+    assert [complete(alone), complete(alone)] == [[(k, p) for k in range(3)] for p in range(2)]
+
+
+@pytest.mark.slow
+def test_what_a_node_keeps_is_seen_in_a_later_pass_if_the_first_was_left_early():
+    found = loader(to_torch(Epochs()), 1)
+    next(iter(found))
+    with pytest.raises(NotReproducible, match=r"Epochs.epoch keeps something from pass to pass"):
+        complete(found)
 
 
 # -- states ------------------------------------------------------------------------------------------------------------

@@ -426,7 +426,7 @@ def test_an_empty_span_is_exhausted_at_once():
 def test_a_pass_is_handed_out_as_it_comes_and_goes_on_after_a_death():
     schedule = OnePass(FakeTaskQueue())
     schedule.begin_pass(7)
-    assert ranges_issued(schedule) == [(7, (0, ""))]
+    assert ranges_issued(schedule) == [(7, (0, "", [], False, False))]
     receive(schedule, 0, "a", "b")
     assert drained(schedule) == [["a", "b"]]
     schedule.task_queue.take(0, 0)

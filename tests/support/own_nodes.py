@@ -17,7 +17,7 @@ from dataflow import (
     RepeatedData,
 )
 
-__all__ = ["ADDRESSABLE", "SHAPES", "shuffled"]
+__all__ = ["ADDRESSABLE", "KEEPING", "SHAPES", "shuffled"]
 
 
 def shuffled(n=6):
@@ -232,8 +232,6 @@ SHAPES = {
     "made once, as an input": _MadeOnceAsInput,
     "made in reset_state": _MadeInReset,
     "made in reset_state, as an input": _MadeInResetAsInput,
-    "counting its passes": _Counting,
-    "drawing from its own generator": _Drawing,
     "endless": _Endless,
     "beside an input": lambda make: _Beside(shuffled(), make),
     "nested": lambda make: _Made(lambda: _Made(lambda: _closure(make))),
@@ -242,3 +240,5 @@ SHAPES = {
     **ADDRESSABLE,
 }
 """From a function that makes an addressable flow to a flow whose datapoints come from one or more of these."""
+KEEPING = {"counting its passes": _Counting, "drawing from its own generator": _Drawing}
+"""Shapes of the same kind that keep something from pass to pass."""

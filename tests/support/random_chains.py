@@ -78,12 +78,12 @@ def is_kept_at_random(dp):
     return (plain_number(dp) + next(iter(shuffled()))[0]) % 2
 
 
-def _source(rnd):
+def _source(rnd, shapes):
     kind = rnd.randrange(8)
     if kind < 2:
         return shuffled(rnd.randint(1, 9))
     if kind < 6:
-        return rnd.choice(list(SHAPES.values()))(shuffled)
+        return rnd.choice(list(shapes.values()))(shuffled)
     if kind == 6:
         n = rnd.randint(1, 9)
         return DataFromGenerator(lambda: ([k] for k in range(n)))
@@ -128,8 +128,8 @@ STEPS = [
 ]
 
 
-def _chain(rnd, max_steps):
-    ds = _source(rnd)
+def _chain(rnd, max_steps, shapes=SHAPES):
+    ds = _source(rnd, shapes)
     for _ in range(rnd.randint(0, max_steps)):
         try:
             ds = rnd.choice(STEPS)(rnd, ds)
@@ -138,6 +138,6 @@ def _chain(rnd, max_steps):
     return ds
 
 
-def random_chain(number):
+def random_chain(number, shapes=SHAPES):
     """The chain of this number, made anew."""
-    return _chain(random.Random(number), 4)
+    return _chain(random.Random(number), 4, shapes)

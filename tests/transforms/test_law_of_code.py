@@ -24,6 +24,7 @@ from dataflow import (
     seed,
 )
 from tests.support.contract import plain
+from tests.support.own_nodes import KEEPING
 from tests.support.random_chains import made_beside, random_chain
 
 pytestmark = pytest.mark.usefixtures("unseeded")
@@ -116,7 +117,7 @@ def check_wrapped(number, breaks):
         check(number, wrap, expected, breaks)
 
 
-def check_resumed(number, rnd):
+def check_resumed(number, rnd, random_chain=random_chain):
     expected, failure = program(random_chain(number), [MAX] * NUM_PASSES)
     p, num = rnd.randrange(NUM_PASSES), rnd.randint(0, 6)
     try:
@@ -169,3 +170,28 @@ def test_random_chains_in_threads(number):
 def test_random_chains_in_threads_and_processes(number):
     kinds = IN_THREADS | (IN_PROCESSES if number % 5 == 0 else {})
     check_chain(number, kinds, list(MAPS.values()) if number % 5 == 1 else [MAPS["thread map"]])
+
+
+@pytest.mark.parametrize(
+    "number", [*range(3000, 3024), *(pytest.param(k, marks=pytest.mark.full) for k in range(3024, 3400))]
+)
+def test_random_chains_that_keep_something_are_the_same_in_whole_passes_and_resumed(number):
+    def chain(number):
+        return random_chain(number, KEEPING)
+
+    breaks = [MAX] * NUM_PASSES
+    seed(1 + number % 5)
+    expected = program(chain(number), breaks)
+    check(number, lambda: MultiThreadRunner(lambda: chain(number), 3, 1, strict=True), expected, breaks)
+    check(
+        number,
+        lambda: MultiThreadMapData(chain(number), 2, made_beside, strict=True),
+        program(MapData(chain(number), made_beside), breaks),
+        breaks,
+    )
+    check_resumed(number, random.Random(~number), chain)
+    check_resumed(
+        number,
+        random.Random(~number),
+        lambda number: MultiThreadRunner(lambda: chain(number), 3, 1, strict=True),
+    )
