@@ -104,7 +104,6 @@ def test_what_keeps_something_does_as_well(shape, request):
     test_it_resumes_in_any_pass(lambda: shape(shuffled))
     expected = passes(shape(shuffled))
     for df in in_threads(lambda: shape(shuffled), 1), in_processes(shape(shuffled), 1):
-        seed(2)
         with df:
             assert passes(df) == expected
 

@@ -29,6 +29,7 @@ __all__ = [
     "kept_by",
     "kept_parts",
     "own_nodes",
+    "report",
     "reading_ahead",
     "require_found",
     "require_kept",
@@ -53,21 +54,24 @@ def kept_parts(ds: Node) -> list[Kept]:
 def kept_by(ds: Node) -> list[dict[str, Any]]:
     """What each of the `own_nodes` keeps, by attribute: what has changed since the first pass of all, as JSON."""
     here = {id(df) for df in walk(ds)}
-    return [changes(df) if id(df) in here else state_of(df).part(Kept).given or {} for df in own_nodes(ds)]
+    return [changes(df) if id(df) in here else state_of(df).part(Kept).reported for df in own_nodes(ds)]
 
 
-def give(parts: Sequence[Kept], kept: Sequence[dict[str, Any]], *, is_due: bool = False) -> None:
-    """Give nodes what they keep as their next pass begins; `restore` puts it into their attributes."""
-    for part, given in zip(parts, kept, strict=True):
-        part.given, part.is_due = given, is_due
+def report(parts: Sequence[Kept], kept: Sequence[dict[str, Any]]) -> None:
+    """Remember what nodes below workers keep, as a worker has reported it at the end of a pass."""
+    for part, reported in zip(parts, kept, strict=True):
+        part.reported, part.is_due = reported, False
 
 
-def _give_to_workers(ds: Node, kept: Sequence[dict[str, Any]]) -> None:
-    """Let nodes below workers go on from what they kept as a pass began, however far it was made."""
+def give(ds: Node, kept: Sequence[dict[str, Any]], *, to_workers_only: bool = False) -> None:
+    """Give nodes what they keep as their next pass begins: `restore` puts it into attributes, here or in workers."""
     here = {id(df) for df in walk(ds)}
     for df, given in zip(own_nodes(ds), kept, strict=True):
+        part = state_of(df).part(Kept)
         if id(df) not in here:
-            give([state_of(df).part(Kept)], [given], is_due=True)
+            part.reported, part.is_due = given, True
+        elif not to_workers_only:
+            part.given = given
 
 
 def begin_anew(ds: Node) -> None:
@@ -195,7 +199,7 @@ def reading_ahead(df: Node, stream: Stream, name: str) -> tuple[Stream, Taken]:
         taken.follows_left = not before.is_over
         if taken.follows_left:
             warn_of_changes(df, before.kept)
-            _give_to_workers(df, before.kept)
+            give(df, before.kept, to_workers_only=True)
     restore(df)
     taken.kept = kept_by(df)
     if ahead.has_left and not stream.standalone:

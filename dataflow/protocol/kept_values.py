@@ -37,15 +37,17 @@ class Kept:
 
     Attributes:
         first: The descriptions of its attributes as its first pass began here; None before.
-        given: What has changed since the first pass of all, as its next pass begins; None if nobody has said so.
+        given: What has changed since the first pass of all, to be put into its attributes; None if nobody has said so.
+        reported: What has changed since then in a worker, as it was reported last.
         changed: An attribute that a pass has changed which must stand alone; or "".
-        is_due: Workers that have made passes get it, too: they must not continue with what they have.
+        is_due: Workers that have made passes get what was reported, too: they must not continue with what they have.
         iterators: What it held as its first pass began here.
     """
 
     def __init__(self) -> None:
         self.first: dict[str, Any] | None = None
         self.given: dict[str, Any] | None = None
+        self.reported: dict[str, Any] = {}
         self.changed = ""
         self.is_due = False
         self.has_warned = False
@@ -64,7 +66,7 @@ def put(df: Any) -> None:
     """Let a pass of the node `df` begin: what it was given becomes its attributes."""
     note_first(df)
     part = state_of(df).part(Kept)
-    given, part.given, part.is_due = part.given, None, False
+    given, part.given = part.given, None
     if given is None:
         return
     assert part.first is not None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dataflow.protocol.base import Blocks, DataFlow, close_flow
 from dataflow.protocol.datapoint import stack
-from dataflow.protocol.kept import begin_anew, give, kept_by, kept_parts, require_found, restore, warn_of_changes
+from dataflow.protocol.kept import begin_anew, give, kept_by, require_found, restore, warn_of_changes
 from dataflow.protocol.passes import check_length, open_flow, promise
 from dataflow.protocol.seeding import Spread, Stream
 from dataflow.protocol.state import Promise, state_of
@@ -301,7 +301,7 @@ class WholePasses(_Tasks):
         elif has_left:
             warn_of_changes(self.flow, kept)
         if is_due or has_left or not self._num_begun:
-            give(kept_parts(self.flow), kept, is_due=True)
+            give(self.flow, kept)
         self._num_begun += 1
         self._is_alone = bool(standalone)
         restore(self.flow)

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.protocol.datapoint import HOLE, present
-from dataflow.protocol.kept import give
+from dataflow.protocol.kept import report
 from dataflow.protocol.kept_values import Kept
 from dataflow.runners.rebatching import WorkerBatch, pieces
 from dataflow.system.pickling import shorten_notes
@@ -749,7 +749,7 @@ class OnePass(TaskSchedule):
         """
         self.begin(p)
         self._nodes = nodes
-        kept = [part.given or {} for part in nodes]
+        kept = [part.reported for part in nodes]
         is_due = any(part.is_due for part in nodes)
         task = self.task_queue.encode((self._num_begun, standalone, kept, is_due, has_left), is_only_task=True)
         is_issued = self.issue([task], 1)
@@ -779,7 +779,7 @@ class OnePass(TaskSchedule):
             self._parts.append(error)
         if message.kind is Kind.PASS_ENDED:
             kept = json.loads(bytes(message.body[0])) if message.body else [{} for _ in self._nodes]
-            give(self._nodes, kept)
+            report(self._nodes, kept)
         if message.kind is Kind.PASS_ENDED or self._num_received == self._stop:
             self._end_pass()
 

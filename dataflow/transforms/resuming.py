@@ -16,7 +16,6 @@ from dataflow.protocol.kept import (
     check_kept,
     give,
     kept_by,
-    kept_parts,
     own_nodes,
     require_found,
     require_kept,
@@ -198,7 +197,7 @@ class ResumableData(ProxyDataFlow[T_co]):
             )
         flow_state = state_of(self)
         with flow_state.lock:
-            give(kept_parts(self.ds), kept, is_due=True)
+            give(self.ds, kept)
             flow_state.entropy, flow_state.fixed = root, True
             flow_state.passes, flow_state.part(Resumed).bookmark = mark.p, mark
 
