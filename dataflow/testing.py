@@ -23,6 +23,7 @@ from typing import Any, Final
 from dataflow.errors import DataFlowTerminated, Dropped, NotReentrant, NotReproducible
 from dataflow.protocol.base import DataFlow, require_flow
 from dataflow.protocol.digests import difference, digest
+from dataflow.protocol.parameters import start_methods as known_start_methods
 from dataflow.protocol.passes import known_length, walk
 from dataflow.protocol.seeding import current_root, seed
 from dataflow.protocol.state import Drops, state_of
@@ -132,7 +133,7 @@ def check_node(
             return
         check.run("workers", check.is_the_same_in_a_thread)
         if picklable:
-            for method in multiprocessing.get_all_start_methods() if start_methods is None else start_methods:
+            for method in known_start_methods() if start_methods is None else start_methods:
                 check.run(f"workers, {method}", partial(check.is_the_same_in_processes, method))
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "positional_arguments",
     "seconds",
     "start_method",
+    "start_methods",
     "whole_number",
 ]
 
@@ -249,21 +250,31 @@ def start_method(owner: object, context: Any) -> BaseContext | str | None:
         TypeError: `context` is of another type.
         ValueError: The start method does not exist on this platform; the message lists those that do.
     """
-    import multiprocessing
     from multiprocessing.context import BaseContext
 
-    if context is None or isinstance(context, BaseContext):
-        return context
-    known = ", ".join(map(repr, multiprocessing.get_all_start_methods()))
-    if isinstance(context, str):
-        if context in multiprocessing.get_all_start_methods():
-            return context
-        lacks = "this platform lacks it" if context in _START_METHODS else "there is no such start method"
-        raise ValueError(f"{_name(owner)}: context={context!r}, but {lacks}; choose from {known}, or None")
+    if context is None:
+        return None
+    given: BaseContext | str = context
+    known = ", ".join(map(repr, start_methods()))
+    chosen = context.get_start_method(allow_none=True) if isinstance(context, BaseContext) else context
+    if chosen is None:
+        return given
+    if isinstance(chosen, str):
+        if chosen in start_methods():
+            return given
+        lacks = "this platform lacks it" if chosen in _START_METHODS else "there is no such start method"
+        raise ValueError(f"{_name(owner)}: context={chosen!r}, but {lacks}; choose from {known}, or None")
     raise TypeError(
         f"{_name(owner)}: context must be a start method ({known}), a context such as "
         f'multiprocessing.get_context("spawn"), or None for the default, got {_shown(context)}'
     )
+
+
+def start_methods() -> list[str]:
+    """The start methods of this platform, the default first; without those that other libraries add, such as loky."""
+    import multiprocessing
+
+    return [method for method in multiprocessing.get_all_start_methods() if method in _START_METHODS]
 
 
 def chosen_start_method(context: BaseContext | str | None) -> str:

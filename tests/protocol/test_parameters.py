@@ -5,6 +5,7 @@ import inspect
 import multiprocessing
 import queue
 import re
+from multiprocessing.context import BaseContext
 from types import SimpleNamespace
 
 import numpy as np
@@ -250,6 +251,17 @@ def test_a_start_method_is_checked_by_the_constructor(kind, monkeypatch):
     make(context="spawn")
     with pytest.raises(ValueError, match="context='fork', but this platform lacks it; choose from 'spawn'"):
         make(context="fork")
+
+
+def test_start_methods_that_other_libraries_add_are_none(monkeypatch):
+    class Loky(BaseContext):
+        _name = "loky"
+
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["fork", "spawn", "loky"])
+    assert checks.start_methods() == ["fork", "spawn"]
+    for context in "loky", Loky():
+        with pytest.raises(ValueError, match="context='loky', but there is no such start method"):
+            checks.start_method("Owner", context)
 
 
 def test_the_default_start_method_is_not_fixed_by_a_constructor(monkeypatch):
