@@ -61,7 +61,7 @@ def test_the_build_finds_the_version():
 
 def test_forty_lines_of_help_show_signature_parameters_and_example():
     lines = pydoc.render_doc(dataflow.ParallelData, renderer=pydoc.plaintext).splitlines()[:40]
-    parts = ["ParallelData(ds", "Args:", "num_workers: ", "Raises:", "Example:", ">>> with ParallelData(df, 2)"]
+    parts = ["ParallelData(", "ds: DataFlow", "num_workers: ", "Example:", ">>> with ParallelData(df, 2)", "Args:"]
     assert re.search(".*?".join(map(re.escape, parts)), "\n".join(lines), re.DOTALL)
 
 

@@ -42,6 +42,12 @@ class ParallelData(Runner[T_co]):
     random numbers for any number of workers and every backend; and passes end. With ``strict=False`` it is the default
     runner of tensorpack: every worker repeats the whole flow, and a pass is a mixture.
 
+    Example:
+        >>> df = MapData(DataFromList([[k] for k in range(4)], shuffle=False), lambda dp: [dp[0] ** 2])
+        >>> with ParallelData(df, 2) as squares:
+        ...     list(squares), list(squares)
+        ([[0], [1], [4], [9]], [[0], [1], [4], [9]])
+
     Args:
         ds: The flow. It is reset once inside every worker, and not in this process. A worker that is a thread gets a
             copy of its nodes, which share their lists and functions.
@@ -60,15 +66,6 @@ class ParallelData(Runner[T_co]):
             names the parallel map as the cure.
         TypeError: An option belongs to another backend.
         ValueError: There is no such backend.
-
-    Example:
-        >>> df = MapData(DataFromList([[k] for k in range(4)], shuffle=False), lambda dp: [dp[0] ** 2])
-        >>> with ParallelData(df, 2) as squares:
-        ...     list(squares), list(squares)
-        ([[0], [1], [4], [9]], [[0], [1], [4], [9]])
-        >>> with ParallelData(df, 2, backend="thread") as squares:
-        ...     list(squares)
-        [[0], [1], [4], [9]]
     """
 
     @takes(ParallelKeywords, strict=True)
