@@ -325,19 +325,6 @@ def test_each_option_is_known_to_editors_and_described():
     assert sorted(described) == sorted(options)
 
 
-def test_the_first_forty_lines_of_help_have_signature_parameters_and_an_example():
-    shown = pydoc.plain(pydoc.render_doc(ParallelData))
-    one_line = r"ParallelData(…)\n"  # from Python 3.13 on, a long signature has a line for each parameter
-    shown = re.sub(r"ParallelData\(\n.*?\) -> None\n", one_line, shown, flags=re.DOTALL)
-    first = "\n".join(shown.splitlines()[:40])
-    names = [f"     {name}: " for name in ("ds", "num_workers", "backend", "hwm", "options")]
-    places = [first.find(name) for name in ("  ParallelData(", "Args:", *names, "Example:")]
-    assert min(places) >= 0 and places == sorted(places)
-    *_, last = inspect.getdoc(ParallelData).splitlines()
-    assert ">>> with ParallelData(df, 2) as squares:" in first
-    assert last in first.partition(">>>")[2]
-
-
 @pytest.mark.slow
 def test_a_killed_worker_names_the_parameter_of_its_runner():
     flow = MapData(DataFromList([[1]]), lambda dp: os.kill(os.getpid(), signal.SIGKILL))
