@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dataflow.errors import NotReproducible
-from dataflow.protocol.kept_values import Kept, changes, is_opaque, make, put
+from dataflow.protocol.kept_values import Kept, changes, describe, is_opaque, make, put
 from dataflow.protocol.passes import Node, UserCode, known_length, makes_passes_by_code, walk
 from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import Taken, state_of
@@ -27,8 +27,8 @@ __all__ = [
     "check_kept",
     "give",
     "kept_by",
-    "kept_parts",
     "own_nodes",
+    "parts_of_workers",
     "report",
     "reading_ahead",
     "require_found",
@@ -72,6 +72,20 @@ def give(ds: Node, kept: Sequence[dict[str, Any]], *, to_workers_only: bool = Fa
             part.reported, part.is_due = given, True
         elif not to_workers_only:
             part.given = given
+
+
+def parts_of_workers(ds: Node) -> list[Kept]:
+    """What is known of the `own_nodes` of `ds`, whose next pass a worker makes.
+
+    What the user has changed here since the last one counts, not what the worker has reported: the runner starts
+    another one, which gets it.
+    """
+    for df, part in zip(own_nodes(ds), kept_parts(ds), strict=True):
+        now, before = describe(df), part.seen
+        if before is not None and part.first is None:  # otherwise it is the node of a thread, which changes it itself
+            part.reported = {name: text for name, text in part.reported.items() if now.get(name) == before.get(name)}
+        part.seen = now
+    return kept_parts(ds)
 
 
 def begin_anew(ds: Node) -> None:

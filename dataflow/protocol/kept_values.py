@@ -39,6 +39,7 @@ class Kept:
         first: The descriptions of its attributes as its first pass began here; None before.
         given: What has changed since the first pass of all, to be put into its attributes; None if nobody has said so.
         reported: What has changed since then in a worker, as it was reported last.
+        seen: The descriptions of its attributes here, as the last pass of a worker began.
         changed: An attribute that a pass has changed which must stand alone; or "".
         is_due: Workers that have made passes get what was reported, too: they must not continue with what they have.
         iterators: What it held as its first pass began here.
@@ -48,6 +49,7 @@ class Kept:
         self.first: dict[str, Any] | None = None
         self.given: dict[str, Any] | None = None
         self.reported: dict[str, Any] = {}
+        self.seen: dict[str, Any] | None = None
         self.changed = ""
         self.is_due = False
         self.has_warned = False

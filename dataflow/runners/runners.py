@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dataflow.errors import NotAddressable, TimeoutError
 from dataflow.protocol.base import Blocks, DataFlow, T_co, require_flow
-from dataflow.protocol.kept import kept_parts, reading_ahead
+from dataflow.protocol.kept import parts_of_workers, reading_ahead
 from dataflow.protocol.parameters import whole_number
 from dataflow.protocol.passes import copy_chain, known_length, open_flow, until_closed, walk
 from dataflow.protocol.pauses import Pause, limit, paused, pausing, resumed
@@ -255,7 +255,7 @@ class Runner(WorkerNode[T_co]):
         begin = engine.schedule.begin_pass
         if not self._df_by_index:
             below, taken = reading_ahead(self, stream, self.options.owner)
-            nodes = kept_parts(self.ds)
+            nodes = parts_of_workers(self.ds)
             generation = engine.begin_pass(partial(begin, p, below.standalone, nodes, has_left=taken.follows_left))
             return self._pass_of(engine, generation, None if self.ds._df_endless else self, taken)
         if self.ds._df_endless:

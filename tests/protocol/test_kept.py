@@ -308,6 +308,15 @@ def test_after_a_loop_that_was_left_early_a_node_that_keeps_nothing_goes_on(read
         assert len(list(df)) == 3
 
 
+@pytest.mark.parametrize("runner", [in_process, in_thread], ids=["process", "thread"])
+def test_what_the_user_changes_between_passes_counts(runner):
+    own = Keeping(0, value, add)
+    with runner(lambda: own) as df:
+        assert [dp[1] for dp in [*df, *df]] == [0] * NUM + [1] * NUM
+        own.kept = 10
+        assert [dp[1] for dp in [*df, *df]] == [10] * NUM + [11] * NUM
+
+
 class KillsItself(DataFlow):
     """In its second pass its first process is killed."""
 
