@@ -97,7 +97,8 @@ def read_memory(df: Any) -> None:
             found.append(sum(proportional_bytes(process.pid) for process in everyone) / MIB)
             if len(found) == len(moments):
                 break
-    print(json.dumps({"memory": found}), flush=True)
+    report = {"report": df.report()} if hasattr(df, "report") else {}  # a DataLoader has none
+    print(json.dumps({"memory": found, **report}), flush=True)
 
 
 def run_in_kernel(cells: Sequence[str]) -> None:
@@ -141,17 +142,22 @@ def serving() -> Iterator[str]:
 def text_of(runs: dict[str, list[Run]]) -> str:
     """The medians of a case, and the reports of its last runs, as Markdown."""
     if any("memory" in run for found in runs.values() for run in found):
-        return memory_table(runs)
+        return "\n\n".join([memory_table(runs), *reports(runs)])
     ratios = sorted(after["rate"] / before["rate"] for before, after in zip(*runs.values(), strict=True))
     parts = [
         f"**After: {statistics.median(ratios):.2g} times as fast.** The median of {len(ratios)} runs of both programs "
         f"in turn, which gave {ratios[0]:.2g} to {ratios[-1]:.2g}."
     ]
+    return "\n\n".join([*parts, *reports(runs)])
+
+
+def reports(runs: dict[str, list[Run]]) -> Iterator[str]:
+    """The reports of the last runs, each as a tab."""
     for variant, found in runs.items():
-        lines = [textwrap.fill(line, 105) if len(line) > 105 else line for line in found[-1]["report"].splitlines()]
-        shown = textwrap.indent("\n".join(["```text", *lines, "```"]), "    ")
-        parts.append(f'=== "The report {variant}"\n\n{shown}')
-    return "\n\n".join(parts)
+        if "report" in found[-1]:
+            lines = [textwrap.fill(line, 105) if len(line) > 105 else line for line in found[-1]["report"].splitlines()]
+            shown = textwrap.indent("\n".join(["```text", *lines, "```"]), "    ")
+            yield f'=== "The report {variant}"\n\n{shown}'
 
 
 def memory_table(runs: dict[str, list[Run]]) -> str:
