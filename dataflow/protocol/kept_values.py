@@ -1,8 +1,9 @@
 """What a user's node keeps in its attributes, described as JSON, and made again from that.
 
 Numbers, texts, bytes, small arrays, the generators of `random`, NumPy and torch can be described, and lists, tuples,
-sets, dicts and deques of those, up to 1,000 elements in all. Of an iterator that is held, of a longer list whose length
-changes, and of an array of another library only a change can be noticed. Other objects are not looked at.
+sets, dicts and deques of those, up to 1,000 elements in all; and attributes of objects of the user's classes, which are
+set in the object that is there. Of an iterator that is held, of a longer list whose length
+changes, and of an array of another library only a change can be noticed. Objects of libraries are not looked at.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isfinite
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +25,7 @@ __all__ = ["Kept", "changes", "describe", "is_opaque", "make", "note_first", "pu
 
 _MAX_ELEMENTS: Final = 1000  # of what one attribute holds
 _MAX_BYTES: Final = 100_000  # of one text, or one array
+_OF_OBJECT: Final = 20  # as many elements stand for an object
 _OPAQUE: Final = "cannot be given"  # the mark of such a description
 _NUMBERS: Final = "biufc"  # kinds of dtypes
 _BIT_GENERATORS: Final = {
@@ -138,9 +141,11 @@ def describe(df: Any) -> dict[str, Any]:
 
 
 class _Budget:
-    """How many more elements may be described."""
+    """How many more elements may be described, and the objects that were."""
 
-    left = _MAX_ELEMENTS
+    def __init__(self) -> None:
+        self.left = _MAX_ELEMENTS
+        self.objects: set[int] = set()
 
     def spend(self, num: int, nbytes: int = 0) -> None:
         self.left -= num
@@ -170,10 +175,10 @@ def _describe(value: Any, budget: _Budget) -> Any:
         if kind is deque:
             return ["deque", elements, value.maxlen]
         return [kind.__name__, sorted(elements, key=repr) if kind in (set, frozenset) else elements]
-    return _describe_generator(value, kind)
+    return _describe_generator(value, kind, budget)
 
 
-def _describe_generator(value: Any, kind: type) -> Any:
+def _describe_generator(value: Any, kind: type, budget: _Budget) -> Any:
     if kind is random.Random:
         version, numbers, gauss = value.getstate()
         return ["Random", version, list(numbers), gauss]
@@ -190,7 +195,27 @@ def _describe_generator(value: Any, kind: type) -> Any:
             raise _CannotBeGiven from None
         _Budget().spend(array.size, array.nbytes)
         raise _CannotBeGiven(f"{array.tolist()!r:.80}")
+    from dataflow.system.references import is_of_library  # which few nodes need
+
+    if hasattr(value, "__dict__") and (kind is SimpleNamespace or not (callable(value) or is_of_library(kind))):
+        return _describe_object(value, budget)
     raise _CannotBeGiven
+
+
+def _describe_object(value: Any, budget: _Budget) -> Any:
+    """The attributes of an object of a user's class, without those that cannot be described."""
+    if id(value) in budget.objects:
+        raise _CannotBeGiven  # a second time: objects may hold each other
+    budget.objects.add(id(value))
+    budget.spend(_OF_OBJECT)  # a chain of objects must not be too deep
+    described = []
+    for name, held in vars(value).copy().items():
+        try:
+            described.append([name, _describe(held, budget)])
+        except _CannotBeGiven as error:
+            if str(error):
+                raise
+    return ["object", described]
 
 
 def _numbers_of(state: Any) -> Any:
@@ -218,6 +243,15 @@ def _made_all(elements: Sequence[Any]) -> Iterator[Any]:
 
 def _made_array(old: Any, dtype: str, shape: Sequence[int], text: str) -> Any:
     return np.frombuffer(base64.b64decode(text), np.dtype(dtype)).reshape(shape).copy()
+
+
+def _made_object(old: Any, items: Sequence[Sequence[Any]]) -> Any:
+    held = {} if old is None else vars(old)
+    for name, description in items:
+        value = make(description, held.get(name))
+        if name in held:
+            setattr(old, name, value)
+    return old
 
 
 def _made_random(old: Any, version: int, numbers: Sequence[int], gauss: float | None) -> random.Random:
@@ -260,6 +294,7 @@ _MAKERS: Final[dict[str, Callable[..., Any]]] = {
     "scalar": lambda old, *array: _made_array(old, *array)[()],
     "dict": lambda old, items: {make(key, None): make(held, None) for key, held in items},
     "deque": lambda old, elements, maxlen: deque(_made_all(elements), maxlen),
+    "object": _made_object,
     "Random": _made_random,
     "Generator": _made_generator,
     "RandomState": _made_random_state,

@@ -6,7 +6,9 @@ import json
 import os
 import random
 import signal
+import threading
 from collections import deque
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -100,7 +102,25 @@ def of_state(df):
     return df.kept.standard_normal()
 
 
+class Schedule:
+    def __init__(self):
+        self.myself = self.other = self
+        self.lock = threading.Lock()
+        self.epoch = 0
+        self.inner = SimpleNamespace(generator=np.random.default_rng(1), names=[])
+
+
+def of_object(df):
+    df.kept.inner.names.append(df.kept.epoch)
+    return [df.kept.epoch, int(df.kept.inner.generator.integers(1000)), *df.kept.inner.names]
+
+
+def next_epoch(df):
+    df.kept.epoch += 1
+
+
 KEPT = {
+    "object": lambda: Keeping(Schedule(), of_object, next_epoch),
     "number": lambda: Keeping(0, value, add),
     "number that changes at each step": lambda: Keeping(1, double),
     "float": lambda: Keeping(0.1, value, add),
