@@ -74,15 +74,18 @@ def give(ds: Node, kept: Sequence[dict[str, Any]], *, to_workers_only: bool = Fa
             part.given = given
 
 
-def parts_of_workers(ds: Node) -> list[Kept]:
+def parts_of_workers(ds: Node, *, are_copies: bool) -> list[Kept]:
     """What is known of the `own_nodes` of `ds`, whose next pass a worker makes.
 
-    What the user has changed here since the last one counts, not what the worker has reported: the runner starts
-    another one, which gets it.
+    If the worker has copies of them, what the user has changed here since the last pass counts, not what the worker has
+    reported: the runner starts another one, which gets it. A thread that has these nodes themselves changes them in its
+    passes and, as it resets them, even now.
     """
+    if not are_copies:
+        return kept_parts(ds)
     for df, part in zip(own_nodes(ds), kept_parts(ds), strict=True):
         now, before = describe(df), part.seen
-        if before is not None and part.first is None:  # otherwise it is the node of a thread, which changes it itself
+        if before is not None:
             part.reported = {name: text for name, text in part.reported.items() if now.get(name) == before.get(name)}
         part.seen = now
     return kept_parts(ds)

@@ -255,7 +255,7 @@ class Runner(WorkerNode[T_co]):
         begin = engine.schedule.begin_pass
         if not self._df_by_index:
             below, taken = reading_ahead(self, stream, self.options.owner)
-            nodes = parts_of_workers(self.ds)
+            nodes = parts_of_workers(self.ds, are_copies=self._df_is_copied)
             generation = engine.begin_pass(partial(begin, p, below.standalone, nodes, has_left=taken.follows_left))
             return self._pass_of(engine, generation, None if self.ds._df_endless else self, taken)
         if self.ds._df_endless:

@@ -227,7 +227,7 @@ def check_resuming(make):
             assert passes(resumed, PASSES - p - 1) == expected[p + 1 :]
 
 
-QUICK = {"number", "number that changes at each step", "Generator"}
+QUICK = {"number", "number that changes at each step", "Generator", "made in reset_state"}
 
 
 @pytest.mark.parametrize(
