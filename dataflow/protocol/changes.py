@@ -4,8 +4,8 @@ A worker has a copy of the flow, made as it was started. The consumer computes l
 the user holds: if that has changed since, the two no longer fit together. So a runner takes a `Snapshot` as it starts
 its workers, and compares it with the flow at the beginning of each pass.
 
-A snapshot holds references and plain values; nothing is copied or hashed, so it costs a few microseconds per node.
-Elements of long lists and of arrays are not part of it, only how many there are.
+A snapshot holds references and plain values, so it costs a few microseconds per node. Of a long list and of an array it
+has the length and some elements: whoever shuffles one in place, or scales it, changes one of those.
 
 Workers that are not forked import modules anew, so what the program has changed in a module since it was imported is
 missing there: global variables, their contents, attributes of classes, defaults and closures of functions. For such
@@ -34,6 +34,7 @@ from dataflow.protocol.passes import known_length
 from dataflow.protocol.user_nodes import made_by_code
 from dataflow.system.pickling import found_in, imported_main, name_where_found
 from dataflow.system.references import (
+    MAX_ITEMS,
     MISSING,
     Variable,
     changed_by_methods,
@@ -53,6 +54,7 @@ from dataflow.system.references import (
 __all__ = ["ImportCheck", "Snapshot"]
 
 _VALUES: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})  # which any process can compare
+_NUM_SAMPLES: Final = 16  # elements of a long list or an array
 _PLAIN: Final = _VALUES | {MethodType, np.dtype}
 
 
@@ -97,6 +99,8 @@ class Snapshot:
         code: list[tuple[str, Any]] = []
         for where, value in reached(roots, self._parts):
             self._entries += [(where, value), *_size(where, value)]
+            if deep:
+                self._entries += _samples(where, value)
             if imported and _is_of_program(value):
                 code.append((where, value))
         self.imported = ImportCheck(code) if code else None
@@ -113,6 +117,8 @@ class Snapshot:
                 continue
             if type(before) not in _PLAIN or type(before) is not type(after):
                 return f"{where} is another object"
+            if before != after and type(before) is bytes:
+                return f"{where} has changed"
             if before != after:
                 return f"{where} was {before!r:.40} and is {after!r:.40}"
         return None
@@ -152,6 +158,23 @@ def _size(where: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield f"len of {where}", len(value)
         except Exception:  # of a user's class
             pass
+
+
+def _samples(where: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Some elements of a long list, or of an array that is in the memory of this process alone."""
+    if isinstance(value, list | tuple) and len(value) > MAX_ITEMS:
+        yield from ((f"{where}[{k}]", value[k]) for k in range(0, len(value), len(value) // _NUM_SAMPLES))
+    elif type(value) is np.ndarray and value.size and not value.dtype.hasobject and not _is_of_other_memory(value):
+        yield f"the content of {where}", value.flat[:: -(-value.size // _NUM_SAMPLES)].tobytes()
+
+
+def _is_of_other_memory(array: Any) -> bool:
+    """Whether an array is part of a file or of memory that processes share: workers see what changes there."""
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap):
+            return True
+        array = array.base
+    return array is not None
 
 
 def _is_pickled_by_name(function: FunctionType) -> bool:

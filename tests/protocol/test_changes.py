@@ -4,6 +4,8 @@ import functools
 import gc
 import json
 import logging
+import mmap
+import random
 import types
 import weakref
 
@@ -74,6 +76,10 @@ def by_global(dp):
 
 def by_argument(dp, factor):
     return [dp[0] * factor]
+
+
+def by_weight(dp, weights):
+    return [float(weights.flat[dp[0]])]
 
 
 def source(n, first=0):
@@ -361,6 +367,28 @@ def test_an_attribute_of_a_users_own_node(make):
         assert numbers(df) == [[0], [1], [2]]
         own.n = 1
         assert numbers(df) == [[0]]
+
+
+@pytest.mark.parametrize("make", [RUNNERS["process"], RUNNERS["spawn"], RUNNERS["thread"]])
+def test_a_long_list_that_is_shuffled_in_place_and_an_array_that_is_scaled(make):
+    data = [[k] for k in range(100)]
+    weights = np.arange(400.0).reshape(20, 20).T
+    df = make(MapData(DataFromList(data, shuffle=False), functools.partial(by_weight, weights=weights)))
+    with df:
+        assert [dp[0] for dp in df] == [float(weights.flat[k]) for k in range(100)]
+        random.Random(1).shuffle(data)
+        weights *= 2
+        assert [dp[0] for dp in df] == [float(weights.flat[dp[0]]) for dp in data]
+
+
+def test_memory_that_processes_share_is_no_change():
+    weights = np.frombuffer(mmap.mmap(-1, 80))[::-1]
+    with ParallelData(MapData(source(2), functools.partial(by_weight, weights=weights)), 1) as df:
+        assert numbers(df) == [[0], [0]]
+        before = state_of(df).resource
+        weights += 7
+        assert numbers(df) == [[7], [7]]
+        assert state_of(df).resource is before
 
 
 def test_weights_of_a_mixture():
