@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dataflow.errors import NotReproducible
-from dataflow.protocol.kept_values import Kept, changes, describe, is_opaque, make, put
+from dataflow.protocol.kept_values import Kept, changes, describe, is_opaque, make, may_be_set, put
 from dataflow.protocol.passes import Node, UserCode, known_length, makes_passes_by_code, walk
 from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import Taken, state_of
@@ -185,7 +185,7 @@ def check_kept(ds: Node, kept: Any) -> None:
         raise ValueError(f"it must describe {len(nodes)} nodes")
     for df, changed in zip(nodes, kept, strict=True):
         for name, description in dict(changed).items():
-            if not name.isidentifier() or name.startswith(("__", "_df_")) or callable(getattr(type(df), name, None)):
+            if not may_be_set(df, name):
                 raise ValueError(f"{type(df).__name__} cannot keep {name!r}")
             try:
                 make(description, None)

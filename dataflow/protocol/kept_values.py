@@ -2,37 +2,53 @@
 
 Numbers, texts, bytes, small arrays, the generators of `random`, NumPy and torch can be described, and lists, tuples,
 sets, dicts and deques of those, up to 1,000 elements in all; and attributes of objects of the user's classes, which are
-set in the object that is there. Of an iterator that is held, of a longer list whose length
-changes, and of an array of another library only a change can be noticed. Objects of libraries are not looked at.
+set in the object that is there. Of objects of libraries, and of functions, only the generators that they hold are
+described: an augmentation may draw from its own.
+
+Of an iterator that is held, of a longer list whose length changes, of an array of another library, of a collection of
+the user's class and of one with objects only a change can be noticed.
 """
 
 from __future__ import annotations
 
 import base64
 import io
+import json
 import random
-from collections import deque
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from functools import partial
+from hashlib import sha256
 from math import isfinite
-from types import SimpleNamespace
+from types import BuiltinMethodType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
 
 from dataflow.protocol.state import state_of
 
-__all__ = ["Kept", "changes", "describe", "is_opaque", "make", "note_first", "put"]
+__all__ = ["Kept", "changes", "describe", "is_opaque", "make", "may_be_set", "note_first", "put"]
 
 _MAX_ELEMENTS: Final = 1000  # of what one attribute holds
 _MAX_BYTES: Final = 100_000  # of one text, or one array
 _OF_OBJECT: Final = 20  # as many elements stand for an object
 _OPAQUE: Final = "cannot be given"  # the mark of such a description
-_NUMBERS: Final = "biufc"  # kinds of dtypes
+_PLAIN: Final = "biufcmMSU"  # kinds of dtypes
 _BIT_GENERATORS: Final = {
     kind.__name__: kind
     for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
 }
-_COLLECTIONS: Final[dict[str, Any]] = {kind.__name__: kind for kind in (list, tuple, set, frozenset)}
+_SEQUENCES: Final[tuple[Any, ...]] = (list, tuple, set, frozenset)
+_MAPPINGS: Final[tuple[Any, ...]] = (dict, OrderedDict, Counter)
+_COLLECTIONS: Final = (*_SEQUENCES, deque, dict)
+_FACTORIES: Final[dict[str | None, Any]] = {
+    None: None,
+    **{kind.__name__: kind for kind in (int, float, str, list, set, dict)},
+}
+_CODE: Final = (FunctionType, MethodType, BuiltinMethodType, ModuleType, partial, type)
 
 
 class Kept:
@@ -98,12 +114,33 @@ def changes(df: Any) -> dict[str, Any]:
     changed = {}
     for name, description in describe(df).items():
         before = part.first.get(name)
+        if _is_another_object(before, description):
+            description = [_OPAQUE, "an object that was not there at first"]
         if description != before and not (is_opaque(description) and before is None):
             changed[name] = description
     for name, iterator in part.iterators.items():
         if getattr(df, name, None) is iterator:
             changed[name] = [_OPAQUE, f"{iterator!r:.80} is held over several passes"]
     return changed
+
+
+def _is_another_object(before: Any, now: Any) -> bool:
+    """Whether an object is described for which there was none at first, or one of another class."""
+    kind = now[0] if isinstance(now, list) else None
+    if kind not in ("object", "holds"):
+        return False
+    if not isinstance(before, list) or before[0] != kind:
+        return True
+    if kind == "holds":
+        return [path for path, _ in before[1]] != [path for path, _ in now[1]]
+    held = dict(before[2])
+    return before[1] != now[1] or any(_is_another_object(held.get(name), description) for name, description in now[2])
+
+
+def may_be_set(owner: Any, name: str) -> bool:
+    """Whether what a saved state says may become the attribute `name` of `owner`."""
+    is_own = name.isidentifier() and not name.startswith(("__", "_df_"))
+    return is_own and not callable(getattr(type(owner), name, None))
 
 
 class _CannotBeGiven(Exception):
@@ -121,7 +158,9 @@ def _is_held_iterator(value: Any) -> bool:
 
 
 def _attributes(df: Any) -> list[tuple[str, Any]]:
-    names = [*vars(df).copy(), *(name for cls in type(df).__mro__ for name in vars(cls).get("__slots__", ()))]
+    slots = (vars(cls).get("__slots__", ()) for cls in type(df).__mro__)
+    names = [*getattr(df, "__dict__", {}).copy()]
+    names += [name for found in slots for name in ((found,) if isinstance(found, str) else found)]
     return [(name, getattr(df, name)) for name in names if hasattr(df, name)]
 
 
@@ -131,11 +170,11 @@ def describe(df: Any) -> dict[str, Any]:
     for name, value in _attributes(df):
         if not name.startswith("_df_"):
             try:
-                described[name] = _describe(value, _Budget())
+                described[name] = _describe_held(value, _Budget())
             except _CannotBeGiven as error:
-                text = f"{type(value).__name__} of length {len(value)}" if isinstance(value, list | deque) else ""
-                text += str(error)
-                if text:
+                text = str(error)
+                if text or isinstance(value, list | deque):
+                    text = text or _size_of(value)
                     described[name] = [_OPAQUE, text]
     return described
 
@@ -146,48 +185,56 @@ class _Budget:
     def __init__(self) -> None:
         self.left = _MAX_ELEMENTS
         self.objects: set[int] = set()
+        self.num_elements = 0  # of collections that are objects of the user's classes
 
     def spend(self, num: int, nbytes: int = 0) -> None:
         self.left -= num
         if self.left < 0 or nbytes > _MAX_BYTES:
             raise _CannotBeGiven
 
+    def spend_object(self, value: object) -> None:
+        """Enter an object. Objects may hold each other, so each is described once."""
+        if id(value) in self.objects:
+            raise _CannotBeGiven
+        self.objects.add(id(value))
+        self.spend(_OF_OBJECT)  # a chain of objects must not be too deep
 
-def _describe(value: Any, budget: _Budget) -> Any:
+
+def _describe_held(value: Any, budget: _Budget) -> Any:
+    """What an attribute holds: the value; if that cannot be described, the generators in it."""
+    num_elements = budget.num_elements
+    try:
+        description = _describe(value, budget)
+        if budget.num_elements > num_elements and isinstance(value, _COLLECTIONS):
+            raise _CannotBeGiven(f"{_size_of(value)}, digest {_digest(description)}")
+        return description
+    except _CannotBeGiven as error:
+        found = [] if str(error) else [[path, _describe_generator(held)] for path, held in _generators_in(value)]
+        if not found:
+            raise
+        return ["holds", found]
+
+
+def _describe(value: Any, budget: _Budget, *, is_element: bool = False) -> Any:
     """`value` as JSON: itself, or a list of the name of its kind and of what it consists of."""
     kind = type(value)
     if value is None or kind in (bool, int):
         return value
     if kind is float:
         return value if isfinite(value) else ["float", str(value)]
-    if kind in (str, bytes):
+    if kind is complex:
+        return ["complex", str(value)]
+    if kind in (str, bytes, bytearray):
         budget.spend(0, len(value))
-        return value if kind is str else ["bytes", _text(value)]
-    if (kind is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind in _NUMBERS:
+        return value if kind is str else [kind.__name__, _text(value)]
+    if (kind is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind in _PLAIN:
         budget.spend(value.size, value.nbytes)
         name = "array" if kind is np.ndarray else "scalar"
         return [name, value.dtype.str, list(value.shape), _text(value.tobytes())]
-    if kind in _COLLECTIONS.values() or kind is deque or kind is dict:
-        budget.spend(len(value))
-        if kind is dict:
-            return ["dict", [[_describe(key, budget), _describe(held, budget)] for key, held in value.items()]]
-        elements = [_describe(element, budget) for element in value]
-        if kind is deque:
-            return ["deque", elements, value.maxlen]
-        return [kind.__name__, sorted(elements, key=repr) if kind in (set, frozenset) else elements]
-    return _describe_generator(value, kind, budget)
-
-
-def _describe_generator(value: Any, kind: type, budget: _Budget) -> Any:
-    if kind is random.Random:
-        version, numbers, gauss = value.getstate()
-        return ["Random", version, list(numbers), gauss]
-    if kind is np.random.Generator and type(value.bit_generator).__name__ in _BIT_GENERATORS:
-        return ["Generator", type(value.bit_generator).__name__, _numbers_of(value.bit_generator.state)]
-    if kind is np.random.RandomState:
-        return ["RandomState", _numbers_of(value.get_state(legacy=False))]
-    if kind.__module__.partition(".")[0] == "torch" and kind.__name__ == "Generator" and str(value.device) == "cpu":
-        return ["torch.Generator", _text(value.get_state().numpy().tobytes())]
+    if isinstance(value, _COLLECTIONS):
+        return _describe_collection(value, kind, budget)
+    if _is_generator(value):
+        return _describe_generator(value)
     if hasattr(kind, "__array__"):  # of torch or JAX, a random key for example
         try:
             array = np.asarray(value)
@@ -195,27 +242,113 @@ def _describe_generator(value: Any, kind: type, budget: _Budget) -> Any:
             raise _CannotBeGiven from None
         _Budget().spend(array.size, array.nbytes)
         raise _CannotBeGiven(f"{array.tolist()!r:.80}")
+    budget.num_elements += is_element
+    return _describe_object(value, kind, budget)
+
+
+def _describe_collection(value: Any, kind: type, budget: _Budget) -> Any:
+    budget.spend(len(value))
+    describe_element = partial(_describe, budget=budget, is_element=True)
+    elements: list[Any]
+    if isinstance(value, dict):
+        elements = [[describe_element(key), describe_element(held)] for key, held in value.items()]
+    else:
+        elements = [describe_element(element) for element in value]
+    if isinstance(value, set | frozenset):
+        elements.sort(key=repr)
+    name = kind.__name__
+    if kind is deque:
+        return [name, elements, value.maxlen]
+    if kind is defaultdict and value.default_factory in _FACTORIES.values():
+        return [name, elements, getattr(value.default_factory, "__name__", None)]
+    if kind in _SEQUENCES or kind in _MAPPINGS:
+        return [name, elements]
+    raise _CannotBeGiven(f"{_size_of(value)}, digest {_digest(elements)}")
+
+
+def _size_of(value: Any) -> str:
+    return f"{type(value).__name__} of length {len(value)}"
+
+
+def _digest(description: Any) -> str:
+    return sha256(json.dumps(description).encode()).hexdigest()[:8]
+
+
+def _is_generator(value: Any) -> bool:
+    kind = type(value)
+    if kind is np.random.Generator:
+        return type(value.bit_generator).__name__ in _BIT_GENERATORS
+    is_of_torch = kind.__module__.partition(".")[0] == "torch" and kind.__name__ == "Generator"
+    return kind in (random.Random, np.random.RandomState) or (is_of_torch and str(value.device) == "cpu")
+
+
+def _describe_generator(value: Any) -> Any:
+    if type(value) is random.Random:
+        version, numbers, gauss = value.getstate()
+        return ["Random", version, list(numbers), gauss]
+    if type(value) is np.random.Generator:
+        return ["Generator", type(value.bit_generator).__name__, _numbers_of(value.bit_generator.state)]
+    if type(value) is np.random.RandomState:
+        return ["RandomState", _numbers_of(value.get_state(legacy=False))]
+    return ["torch.Generator", _text(value.get_state().numpy().tobytes())]
+
+
+def _describe_object(value: Any, kind: type, budget: _Budget) -> Any:
+    """The attributes of an object of a user's class, without those that cannot be described."""
     from dataflow.system.references import is_of_library  # which few nodes need
 
-    if hasattr(value, "__dict__") and (kind is SimpleNamespace or not (callable(value) or is_of_library(kind))):
-        return _describe_object(value, budget)
-    raise _CannotBeGiven
-
-
-def _describe_object(value: Any, budget: _Budget) -> Any:
-    """The attributes of an object of a user's class, without those that cannot be described."""
-    if id(value) in budget.objects:
-        raise _CannotBeGiven  # a second time: objects may hold each other
-    budget.objects.add(id(value))
-    budget.spend(_OF_OBJECT)  # a chain of objects must not be too deep
+    if isinstance(value, _CODE) or (kind is not SimpleNamespace and is_of_library(kind)):
+        raise _CannotBeGiven
+    budget.spend_object(value)
     described = []
-    for name, held in vars(value).copy().items():
+    for name, held in _attributes(value):
         try:
-            described.append([name, _describe(held, budget)])
+            described.append([name, _describe_held(held, budget)])
         except _CannotBeGiven as error:
             if str(error):
                 raise
-    return ["object", described]
+    return ["object", kind.__qualname__, described]
+
+
+def _generators_in(value: Any) -> list[tuple[list[Any], Any]]:
+    """The generators that a value holds in attributes, collections, arguments and closures, and the ways there."""
+    found: list[tuple[list[Any], Any]] = []
+    budget = _Budget()
+    own = [getattr(np.random.random, "__self__", None), getattr(random.random, "__self__", None)]  # of all code
+
+    def look_at(value: Any, path: list[Any]) -> None:
+        if _is_generator(value):
+            if all(value is not other for other in own):
+                own.append(value)
+                found.append((path, value))
+            return
+        with suppress(_CannotBeGiven):
+            held = _parts(value)
+            if held:
+                budget.spend_object(value)
+                budget.spend(len(held))
+                for name, part in held:
+                    look_at(part, [*path, name])
+
+    look_at(value, [])
+    return found
+
+
+def _parts(value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, ModuleType | type) or hasattr(type(value), "_df_inputs"):  # nodes describe themselves
+        return []
+    if isinstance(value, list | tuple | deque | dict):
+        held = value.copy().values() if isinstance(value, dict) else value
+        return list(enumerate(held)) if len(value) <= _MAX_ELEMENTS else []
+    if isinstance(value, FunctionType):
+        cells = value.__closure__ or ()
+        return [(k, cell.cell_contents) for k, cell in enumerate(cells) if hasattr(cell, "cell_contents")]
+    if isinstance(value, partial):
+        return [("func", value.func), ("args", value.args), ("keywords", value.keywords)]
+    if isinstance(value, MethodType | BuiltinMethodType):
+        return [("__self__", value.__self__)]
+    is_of_python = type(value).__module__.partition(".")[0] in sys.stdlib_module_names  # a logger, for example
+    return [] if is_of_python and not isinstance(value, SimpleNamespace) else _attributes(value)
 
 
 def _numbers_of(state: Any) -> Any:
@@ -241,16 +374,31 @@ def _made_all(elements: Sequence[Any]) -> Iterator[Any]:
     return (make(element, None) for element in elements)
 
 
+def _made_items(items: Sequence[Any]) -> dict[Any, Any]:
+    return {make(key, None): make(held, None) for key, held in items}
+
+
 def _made_array(old: Any, dtype: str, shape: Sequence[int], text: str) -> Any:
     return np.frombuffer(base64.b64decode(text), np.dtype(dtype)).reshape(shape).copy()
 
 
-def _made_object(old: Any, items: Sequence[Sequence[Any]]) -> Any:
-    held = {} if old is None else vars(old)
+def _made_object(old: Any, kind: str, items: Sequence[Sequence[Any]]) -> Any:
+    made, held = old, dict(_attributes(old))
     for name, description in items:
         value = make(description, held.get(name))
-        if name in held:
-            setattr(old, name, value)
+        if old is not None and may_be_set(old, name) and value is not held.get(name):
+            try:
+                setattr(made, name, value)
+            except AttributeError:  # of a frozen data class: the user's code has replaced it, too
+                made = copy(old) if made is old else made
+                object.__setattr__(made, name, value)
+    return made
+
+
+def _with_states(old: Any, states: Sequence[tuple[list[Any], Any]]) -> Any:
+    found = {repr(path): generator for path, generator in _generators_in(old)}
+    for path, description in states:
+        make(description, found.get(repr(path)))
     return old
 
 
@@ -292,13 +440,17 @@ _MAKERS: Final[dict[str, Callable[..., Any]]] = {
     "bytes": lambda old, text: base64.b64decode(text),
     "array": _made_array,
     "scalar": lambda old, *array: _made_array(old, *array)[()],
-    "dict": lambda old, items: {make(key, None): make(held, None) for key, held in items},
+    "complex": lambda old, text: complex(text),
+    "bytearray": lambda old, text: bytearray(base64.b64decode(text)),
+    "defaultdict": lambda old, items, name: defaultdict(_FACTORIES[name], _made_items(items)),
     "deque": lambda old, elements, maxlen: deque(_made_all(elements), maxlen),
     "object": _made_object,
+    "holds": _with_states,
     "Random": _made_random,
     "Generator": _made_generator,
     "RandomState": _made_random_state,
     "torch.Generator": _made_torch,
-    **{name: lambda old, elements, kind=kind: kind(_made_all(elements)) for name, kind in _COLLECTIONS.items()},
+    **{kind.__name__: lambda old, elements, kind=kind: kind(_made_all(elements)) for kind in _SEQUENCES},
+    **{kind.__name__: lambda old, items, kind=kind: kind(_made_items(items)) for kind in _MAPPINGS},
     _OPAQUE: lambda old, text: old,
 }

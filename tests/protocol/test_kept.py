@@ -1,5 +1,6 @@
 """What users' nodes keep from pass to pass goes to the process that resumes, and to the successor of a worker."""
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -7,7 +8,7 @@ import os
 import random
 import signal
 import threading
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from types import SimpleNamespace
 
 import numpy as np
@@ -82,7 +83,7 @@ def double(df):
 
 
 def append_text(df):
-    df.kept += type(df.kept)(b"x") if isinstance(df.kept, bytes) else "x"
+    df.kept += type(df.kept)(b"x") if isinstance(df.kept, bytes | bytearray) else "x"
     return df.kept
 
 
@@ -119,7 +120,70 @@ def next_epoch(df):
     df.kept.epoch += 1
 
 
+class OfSlots:
+    __slots__ = ("epoch",)
+
+    def __init__(self):
+        self.epoch = 0
+
+
+def draw(rng):
+    return int(rng.integers(1000))
+
+
+def closure(rng):
+    return lambda: [rng.random()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    epoch: int
+
+
+class OfLibrary:
+    """As an augmentation that draws from its own generators, one of them in a list."""
+
+    def __init__(self):
+        self.num_calls = 0
+        self.inner = [SimpleNamespace(rng=random.Random(3)), {"state": np.random.RandomState(4)}]
+
+    def __call__(self):
+        self.num_calls += 1
+        return [self.inner[0].rng.random(), self.inner[1]["state"].uniform()]
+
+
+OfLibrary.__module__ = "numpy.made_here"  # where a library's class is defined
+
+
+def replace_frozen(df):
+    df.kept = Frozen(df.kept.epoch + 1)
+
+
+def count_letters(df):
+    df.kept.update("ab")
+    return sorted(df.kept.items())
+
+
+def append_to_each(df):
+    df.kept["x"].append(len(df.kept))
+    df.kept[len(df.kept)] = []
+    return [list(held) for held in df.kept.values()]
+
+
 KEPT = {
+    "slots of an object": lambda: Keeping(OfSlots(), lambda df: df.kept.epoch, next_epoch),
+    "frozen object": lambda: Keeping(Frozen(0), lambda df: df.kept.epoch, replace_frozen),
+    "object of a library": lambda: Keeping(OfLibrary(), lambda df: df.kept()),
+    "objects of a library": lambda: Keeping((OfLibrary(), [OfLibrary()]), lambda df: df.kept[0]() + df.kept[1][0]()),
+    "method of a generator": lambda: Keeping(random.Random(5).random, lambda df: df.kept()),
+    "partial": lambda: Keeping(functools.partial(draw, rng=np.random.default_rng(6)), lambda df: df.kept()),
+    "closure": lambda: Keeping(closure(random.Random(7)), lambda df: df.kept()),
+    "Counter": lambda: Keeping(Counter(), count_letters),
+    "defaultdict": lambda: Keeping(defaultdict(list), append_to_each),
+    "OrderedDict": lambda: Keeping(OrderedDict(), insert),
+    "complex": lambda: Keeping(1j, value, add),
+    "bytearray": lambda: Keeping(bytearray(b"a"), lambda df: bytes(df.kept), append_text),
+    "array of dates": lambda: Keeping(np.array(["2026-01-01"], "M8[D]"), lambda df: str(df.kept), add),
     "object": lambda: Keeping(Schedule(), of_object, next_epoch),
     "number": lambda: Keeping(0, value, add),
     "number that changes at each step": lambda: Keeping(1, double),
@@ -361,9 +425,30 @@ def test_the_successor_of_a_worker_gets_it(tmp_path):
 
 # -- What cannot be given ----------------------------------------------------------------------------------------------
 
+
+class History(list):
+    pass
+
+
+def replace_object(df):
+    df.kept = SimpleNamespace(epoch=1)
+
+
 REFUSED = {
     "iterator": (lambda: Keeping(itertools.count(), lambda df: next(df.kept)), "count.* is held over several passes"),
     "long list": (lambda: Keeping(list(range(2000)), lambda df: len(df.kept), grow), "list of length 2002"),
+    "list of the user's objects": (
+        lambda: Keeping([Schedule()], lambda df: len(df.kept), lambda df: df.kept.append(1)),
+        "list of length 3",
+    ),
+    "object in a dict": (
+        lambda: Keeping(
+            {"a": [Schedule()]}, lambda df: 1, lambda df: next_epoch(SimpleNamespace(kept=df.kept["a"][0]))
+        ),
+        "dict of length 1, digest",
+    ),
+    "class of a list": (lambda: Keeping(History(), lambda df: len(df.kept), grow), "History of length 2, digest"),
+    "another object": (lambda: Keeping(Schedule(), lambda df: 1, replace_object), "object that was not there at first"),
     "list of objects": (lambda: Keeping([object()], lambda df: len(df.kept), grow), "list of length 3"),
 }
 
@@ -455,7 +540,7 @@ def test_a_damaged_description_is_refused(kept):
         ResumableData(Keeping(0, value, add)).load_state_dict(state)
 
 
-@pytest.mark.parametrize("held", [np.array(["a"]), np.ones(2000), object(), open, {"a": object()}, 1j])
+@pytest.mark.parametrize("held", [np.array([object()]), np.ones(2000), object(), open, {"a": object()}, [Schedule()]])
 def test_other_values_are_not_described(held):
     df = Keeping(held, value)
     described = kept_values.describe(df)
