@@ -1,7 +1,15 @@
-"""Importing this module finds the pools of native threads: the fork server does so once, and its workers know them."""
+"""What the fork server does once, by importing this module, so that each of its workers has it.
+
+It finds the pools of native threads, and imports `importlib.metadata`, which tells the libraries that a function uses
+from the user's program, and `numpy.ma`, which NumPy imports when a batch is checked for masked arrays.
+"""
+
+import numpy.ma  # noqa: F401
 
 from dataflow.system.native_threads import find_pools
+from dataflow.system.references import library_of
 
 __all__: list[str] = []
 
 find_pools()
+library_of("numpy")

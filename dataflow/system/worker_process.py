@@ -351,27 +351,20 @@ class _Blocking:
         return signal.pthread_sigmask, (int(signal.SIG_BLOCK), (int(signal.SIGINT),))
 
 
-_PRELOADED: Final = (
-    "dataflow.runners.runners",
-    "dataflow.runners.maps",
-    "dataflow.transport.zeromq",
-    "cloudpickle",
-    "dataflow.system.preload",
-)
-
-
 def _preload() -> None:
     """Let the fork server import what workers need, once, unless it runs already or the program has chosen modules.
 
-    Without it, `second runner` of benchmarks.starts takes three times as long, and ten times on Python 3.11, where the
-    server does not import the main program.
+    Workers import the main program, and so what it has imported of this library. Without it, `second runner` of
+    benchmarks.starts takes three times as long, and ten times on Python 3.11, where the server does not import the main
+    program.
     """
     from multiprocessing import forkserver  # not available on Windows
 
     server = getattr(forkserver, "_forkserver", None)
     has_default = getattr(server, "_preload_modules", None) == ["__main__"]
     if has_default and getattr(server, "_forkserver_pid", 0) is None:
-        forkserver.set_forkserver_preload(["__main__", *_PRELOADED])
+        imported = [name for name in sys.modules if name.startswith("dataflow.")]
+        forkserver.set_forkserver_preload(["__main__", "cloudpickle", "dataflow.system.preload", *imported])
 
 
 def _ensure_fork_server() -> None:

@@ -294,8 +294,30 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("chosen", [(), ("json",)], ids=["by default", "chosen"])
 def test_the_fork_server_imports_what_workers_need_unless_the_program_has_chosen(chosen, tmp_path):
     found = printed(PROGRAM, tmp_path, *chosen).split()
-    expected = {"dataflow.transport.zeromq", "dataflow.system.preload"}
+    expected = {"dataflow.sources.in_memory", "dataflow.transport.zeromq", "dataflow.system.preload"}
     assert found == list(chosen) if chosen else found[0] == "__main__" and expected <= set(found)
+
+
+IMPORTS = """
+import sys
+sys.before = set(sys.modules)
+import numpy
+from dataflow import BatchData, DataFromList, MapData, ParallelData
+
+def imported(dp):
+    new = set(sys.modules) - sys.before
+    return [sorted(name for name in new if name.startswith(("dataflow", "importlib", "numpy")))]
+
+if __name__ == "__main__":
+    df = BatchData(MapData(DataFromList([[1]]), imported), 1, use_list=True)
+    with ParallelData(df, 1, context="forkserver") as df:
+        print(*next(iter(df)))
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_of_the_fork_server_imports_nothing_that_the_server_has_not(tmp_path):
+    assert printed(IMPORTS, tmp_path) == "[[]]"
 
 
 INTERRUPTED = """
