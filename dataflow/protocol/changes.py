@@ -100,7 +100,7 @@ class Snapshot:
         for where, value in reached(roots, self._parts):
             self._entries += [(where, value), *_size(where, value)]
             if deep:
-                self._entries += _samples(where, value)
+                self._entries += _samples(where, value, is_sent=imported)
             if imported and _is_of_program(value):
                 code.append((where, value))
         self.imported = ImportCheck(code) if code else None
@@ -160,16 +160,21 @@ def _size(where: str, value: Any) -> Iterator[tuple[str, Any]]:
             pass
 
 
-def _samples(where: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Some elements of a long list, or of an array that is in the memory of this process alone."""
+def _samples(where: str, value: Any, *, is_sent: bool) -> Iterator[tuple[str, Any]]:
+    """Some elements of a long list, or of an array of which workers have a copy.
+
+    Workers that are forked see what changes in memory that processes share.
+    """
     if isinstance(value, list | tuple) and len(value) > MAX_ITEMS:
         yield from ((f"{where}[{k}]", value[k]) for k in range(0, len(value), len(value) // _NUM_SAMPLES))
-    elif type(value) is np.ndarray and value.size and not value.dtype.hasobject and not _is_of_other_memory(value):
+    elif type(value) is np.ndarray and value.size and not value.dtype.hasobject:
+        if not is_sent and _is_of_other_memory(value):
+            return
         yield f"the content of {where}", value.flat[:: -(-value.size // _NUM_SAMPLES)].tobytes()
 
 
 def _is_of_other_memory(array: Any) -> bool:
-    """Whether an array is part of a file or of memory that processes share: workers see what changes there."""
+    """Whether an array is part of a file, or of memory that processes may share."""
     while isinstance(array, np.ndarray):
         if isinstance(array, np.memmap):
             return True

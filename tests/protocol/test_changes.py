@@ -381,14 +381,16 @@ def test_a_long_list_that_is_shuffled_in_place_and_an_array_that_is_scaled(make)
         assert [dp[0] for dp in df] == [float(weights.flat[dp[0]]) for dp in data]
 
 
-def test_memory_that_processes_share_is_no_change():
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_memory_that_processes_share_is_no_change_unless_workers_get_a_copy(context):
     weights = np.frombuffer(mmap.mmap(-1, 80))[::-1]
-    with ParallelData(MapData(source(2), functools.partial(by_weight, weights=weights)), 1) as df:
+    df = MapData(source(2), functools.partial(by_weight, weights=weights))
+    with ParallelData(df, 1, context=context) as df:
         assert numbers(df) == [[0], [0]]
         before = state_of(df).resource
         weights += 7
         assert numbers(df) == [[7], [7]]
-        assert state_of(df).resource is before
+        assert (state_of(df).resource is before) == (context == "fork")
 
 
 def test_weights_of_a_mixture():

@@ -159,6 +159,10 @@ def replace_frozen(df):
     df.kept = Frozen(df.kept.epoch + 1)
 
 
+def next_day(df):
+    df.kept += np.timedelta64(1, "D")
+
+
 def count_letters(df):
     df.kept.update("ab")
     return sorted(df.kept.items())
@@ -183,7 +187,7 @@ KEPT = {
     "OrderedDict": lambda: Keeping(OrderedDict(), insert),
     "complex": lambda: Keeping(1j, value, add),
     "bytearray": lambda: Keeping(bytearray(b"a"), lambda df: bytes(df.kept), append_text),
-    "array of dates": lambda: Keeping(np.array(["2026-01-01"], "M8[D]"), lambda df: str(df.kept), add),
+    "array of dates": lambda: Keeping(np.array(["2026-01-01"], "M8[D]"), lambda df: str(df.kept), next_day),
     "object": lambda: Keeping(Schedule(), of_object, next_epoch),
     "number": lambda: Keeping(0, value, add),
     "number that changes at each step": lambda: Keeping(1, double),
