@@ -31,6 +31,7 @@ from dataflow import (
 from dataflow.errors import WorkerTraceback
 from dataflow.protocol.state import state_of
 from dataflow.system.worker_process import ProcessWorker
+from dataflow.transport.batching_sender import BatchingSender
 from tests.support.fakes import METHODS
 from tests.support.faults import deadline, processes_of
 from tests.support.waits import LIMIT, wait_until
@@ -256,16 +257,15 @@ def test_deaths_with_no_item_to_blame_count_as_before_while_the_rest_is_made_aga
         num_started.value += 1
         if num_started.value > 2:  # the item has ended two workers
             os._exit(7)
+        BatchingSender._send_collected = lambda *_: None  # what came before it goes with them
 
     options = HEAVY | {"context": "fork"}
-    found = []
     with (
-        PLACES["map"](Heavy("_exit"), 1, worker_init=init, **options) as df,
+        PLACES["map"](Planted("_exit"), 1, worker_init=init, **options) as df,
         pytest.raises(WorkerDied, match="exit code 7"),
         deadline(LIMIT),
     ):
-        found.extend(k for k, _ in df)
-    assert found == [k * k for k in range(len(found))] and len(found) < 5
+        list(df)
     assert num_started.value == 4  # restart 1, of at most 1
 
 
