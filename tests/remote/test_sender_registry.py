@@ -2,6 +2,7 @@
 
 import pytest
 
+from dataflow.remote import sender_registry
 from dataflow.remote.peer_messages import Hello
 from dataflow.remote.sender_registry import SenderRegistry
 
@@ -99,8 +100,68 @@ def test_a_sender_that_lives_is_received_before_it_counts_as_lost(num):
             assert registry.find_lost(now) is None
 
 
+def test_all_senders_are_iterated_those_that_wait_too():
+    registry = begun(1, b"a")
+    registry.register(b"b", b"b", hello(b"b"), 0.0)
+    assert [entry.sender for entry in registry] == [b"a", b"b"]
+
+
+def test_a_pass_is_open_from_its_beginning_to_its_end_only():
+    registry = SenderRegistry(1)
+    assert registry.complete is False
+    assert not registry.register(b"a", b"a", hello(b"a"), 0.0)
+    registry.begin_pass()
+    registry.end(registry.find(b"a", b"a"))
+    assert registry.complete is True
+    registry.end_pass()
+    assert registry.complete is False
+
+
+def test_of_two_that_wait_with_one_source_the_last_to_come_is_welcome():
+    registry = SenderRegistry(2)
+    for sender in (b"first", b"second"):
+        assert not registry.register(sender, sender, hello("the same"), 0.0)
+    assert [entry.sender for entry in registry.begin_pass()] == [b"second"]
+
+
+def test_a_sender_that_waited_and_is_welcome_does_not_wait_any_more():
+    registry = begun(1, b"a")
+    assert not registry.register(b"b", b"b", hello(b"b"), 0.0)
+    registry.remove(registry.find(b"a", b"a"))
+    assert registry.register(b"b", b"b", hello(b"b"), 0.0)
+    assert [entry.sender for entry in registry] == [b"b"]
+
+
+def test_strangers_do_not_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(sender_registry, "_MAX_SENDERS", 2)
+    registry = begun(None, b"a", b"b")
+    for sender in (b"c", b"d", b"e"):
+        assert not registry.register(sender, sender, hello(sender), 0.0)
+    assert [entry.sender for entry in registry] == [b"a", b"b", b"c", b"d"]
+
+
+def test_one_that_is_removed_is_not_found_any_more_and_may_be_removed_again():
+    registry = begun(None, b"a")
+    entry = registry.find(b"a", b"a")
+    registry.remove(entry)
+    registry.remove(entry)
+    assert registry.find(b"a", b"a") is None
+
+
+def test_only_senders_that_are_confirmed_and_have_not_ended_shorten_the_longest_pause():
+    registry = begun(3)
+    assert registry.longest_pause() == 1 / 4
+    for sender, heartbeat in ((b"a", 2.0), (b"b", 0.1), (b"c", 0.2)):
+        registry.register(sender, sender, Hello("somebody", repr(sender), heartbeat, None), 0.0)
+    for sender in (b"a", b"c"):
+        registry.record_message(registry.find(sender, sender), 0.0)
+    registry.end(registry.find(b"c", b"c"))
+    assert registry.longest_pause() == 6.0 / 4
+
+
 def test_the_state_tells_who_is_there():
     registry = begun(3, b"a", b"b")
     registry.find(b"a", b"a").received = 7
     registry.end(registry.find(b"b", b"b"))
     assert registry.describe() == "2 of 3 senders have come, 1 have ended; somebody: 7 datapoints"
+    assert SenderRegistry(None).describe() == "0 senders have come, 0 have ended"

@@ -40,6 +40,21 @@ def test_datapoints_are_counted_for_each_worker():
     assert after_messages(1, (0, Kind.LEFT, 7)).received == [0]  # an exit code is no number of datapoints
 
 
+def test_a_message_counts_no_datapoints_and_comes_at_the_time_zero_unless_it_says_so():
+    states = WorkerStates(1)
+    states.quiet_seconds(0, -1.0)
+    states.record_message(0, Kind.DATA)
+    assert states.received == [0] and states.quiet_since == {0: 0.0}
+
+
+def test_a_worker_that_has_died_stays_dead_whatever_was_under_way():
+    states = after_messages(1, (0, Kind.HELLO))
+    states.record_death(0)
+    assert states.states == [WorkerState.DEAD] and not states.awaits_last_message(0)
+    states.record_message(0, Kind.DATA, 2)
+    assert states.states == [WorkerState.DEAD] and states.received == [2]
+
+
 def test_nothing_more_can_come_when_all_have_ended_well():
     assert after_messages(2, (0, Kind.ENDED), (1, Kind.ENDED)).exhausted
     assert not after_messages(2, (0, Kind.ENDED)).exhausted

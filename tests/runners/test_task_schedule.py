@@ -1,15 +1,18 @@
 """Schedules with a fake task queue: what is handed out, what is issued again, what is ignored."""
 
 import itertools
+import json
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow.errors import WorkerDied
 from dataflow.protocol.datapoint import HOLE
+from dataflow.protocol.kept_values import Kept
 from dataflow.runners.rebatching import WorkerBatch
-from dataflow.runners.schedules import IndexRanges, ItemEnd, MapTasks, OnePass
+from dataflow.runners.schedules import IndexRanges, ItemEnd, MapTasks, MixedSchedule, OnePass
 from dataflow.transport.message_layout import NO_ROOM
 from dataflow.transport.messages import Kind, Message
 
@@ -74,6 +77,9 @@ class FakeTaskQueue:
 
     def pump(self):
         pass
+
+    def let_take(self, num_workers):
+        self.taking = num_workers
 
 
 def schedule_of(num=2, buffer_size=4, *, ordered=True, room=10**6):
@@ -361,6 +367,138 @@ def test_whatever_happens_everything_is_handed_out_once(data, num, buffer_size, 
     assert not schedule.exhausted or sorted(found) == list(range(12))
 
 
+def test_a_task_of_which_two_workers_have_sent_results_has_those_of_the_one_that_sent_most():
+    schedule = schedule_of(2, 40)
+    schedule.per_task = 3
+    fill(schedule, "abc")
+    receive(schedule, 0, "a", "b")
+    receive(schedule, 0, "z", worker=1)
+    assert schedule.take_unfinished() == ["a", "b"]
+
+
+def test_the_only_worker_left_dies_of_its_first_task_with_what_it_has_sent():
+    schedule = schedule_of(1, 40)
+    schedule.per_task = 3
+    fill(schedule, "abcdef")
+    for number in (0, 1):
+        schedule.task_queue.take(number, 0)
+    receive(schedule, 0, "a")
+    death = WorkerDied("it died")
+    assert schedule.lost(0, death)
+    assert drained(schedule) == [["a"], death]
+
+
+def test_of_a_worker_that_dies_of_its_last_task_the_results_of_another_are_not_kept():
+    schedule = schedule_of(3, 40)
+    schedule.per_task = 3
+    fill(schedule, "abcdef")
+    for number in (0, 1):
+        schedule.task_queue.take(number, 0)
+    receive(schedule, 0, "a")
+    death = WorkerDied("it died")
+    assert schedule.lost(0, death)
+    answer(schedule, 0, 1)
+    assert drained(schedule) == [["a", "b", "c"], [], death]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("before", ["missing", "done", "handed out"])
+def test_a_death_is_raised_in_its_turn_unless_a_task_before_it_cannot_be_done(before, ordered):
+    schedule = schedule_of(2, 8, ordered=ordered)
+    fill(schedule, "ab")
+    assert not schedule.lost(0, WorkerDied("idle"))
+    if before != "missing":
+        answer(schedule, 0, 1)
+    if before == "handed out":
+        assert take(schedule) == ["a"]
+    schedule.task_queue.take(1, 1)
+    assert schedule.lost(1, WorkerDied("busy")) is (before != "missing" or not ordered)
+
+
+def test_of_workers_only_those_that_are_to_take_tasks_count():
+    schedule = schedule_of(4, 16)
+    receive(schedule, 0, pace=1e-6)
+    receive(schedule, 0, pace=1e-6)
+    assert schedule.per_task == 2
+    schedule.set_workers(1, 5)
+    assert (schedule.num_taking, schedule.task_queue.taking) == (1, 1)
+    for per_task in (4, 8, 8):
+        receive(schedule, 0, pace=1e-6)
+        assert schedule.per_task == per_task
+    schedule.set_workers(4, 5)
+    assert schedule.per_task == 2
+    for worker in range(4):  # of five
+        schedule.task_queue.slots.clear()
+        assert not schedule.lost(worker, WorkerDied("idle"))
+    fill(schedule, "abcd")
+    for number in (0, 1):
+        schedule.task_queue.take(number, 4)
+    assert schedule.lost(4, WorkerDied("last"))
+    assert len(drained(schedule)) == 2  # its first task was the one
+
+
+def test_a_map_continues_after_its_source_has_ended():
+    schedule = schedule_of()
+    schedule.end()
+    assert schedule.all_issued is True and schedule.exhausted
+    schedule.resume()
+    assert schedule.all_issued is False and not schedule.exhausted
+
+
+@pytest.mark.parametrize("holes", [True, False])
+def test_holes_of_a_pass_are_handed_out_if_they_are_wanted(holes):
+    schedule = schedule_of()
+    schedule.begin_pass(0, holes=holes)
+    fill(schedule, "a")
+    answer(schedule, 0, 0, HOLE)
+    assert drained(schedule) == [[HOLE] if holes else []] and schedule.has_dropped is not holes
+    schedule.begin_pass(0)
+    assert not schedule.keeps_holes
+
+
+def test_what_is_discarded_is_forgotten():
+    for schedule in (schedule_of(), OnePass(FakeTaskQueue())):
+        schedule.begin_pass(5)
+        schedule.discard()
+        assert schedule.index == 0 and schedule.under_way == 0 and drained(schedule) == []
+
+
+def test_there_is_room_for_what_is_left_of_a_task_and_of_the_buffer():
+    schedule = schedule_of(1, 8)
+    schedule.per_task = 3
+    assert schedule.room_in_task() == 3
+    schedule.add_encoded(["a"])
+    assert (schedule.room_in_task(), schedule.under_way, ranges_issued(schedule)) == (2, 1, [])
+    schedule.add_encoded(["b", "c"])
+    assert schedule.task_queue.slots[0].datapoints == ["a", "b", "c"]
+    assert (schedule.room_in_task(), schedule.under_way) == (3, 3)
+    schedule.add_encoded(["d", "e", "f", "g"])
+    assert (schedule.room_in_task(), schedule.under_way) == (1, 7)
+    schedule.add_encoded(["h"])
+    assert schedule.room_in_task() == 1 and not schedule.has_room()
+
+
+def test_a_task_is_issued_while_it_is_not_done():
+    schedule = schedule_of()
+    fill(schedule, "a")
+    assert schedule.has_issued(0) and not schedule.has_issued(1)
+    answer(schedule, 0)
+    assert not schedule.has_issued(0)
+
+
+def test_datapoints_of_workers_without_tasks_come_as_they_arrive_and_an_error_after_those_before_it():
+    schedule = MixedSchedule()
+    error = ValueError("x")
+    for number, results, raised in ((0, "ab", None), (0, "c", error), (0, "", error)):
+        receive(schedule, number, *results, error=raised)
+    assert not schedule.has_issued(0) and not schedule.exhausted and schedule.take_unfinished() == []
+    assert not schedule.lost(0, error)
+    assert drained(schedule) == [["a", "b"], ["c"], error, error]
+    receive(schedule, 0, "d")
+    schedule.close()
+    assert schedule.take() is None
+
+
 # -- spans -------------------------------------------------------------------------------------------------------------
 
 
@@ -453,6 +591,52 @@ def test_what_is_left_of_a_pass_that_was_broken_off_is_ignored():
         raise error
 
 
+def test_passes_are_numbered_and_described_even_for_a_queue_without_room():
+    schedule = OnePass(FakeTaskQueue(room=0))
+    for p in range(3):
+        schedule.begin_pass(p, "stream", has_left=p == 1)
+        assert schedule.task_queue.slots[p].datapoints == [(p, "stream", [], False, p == 1)]
+    assert not schedule.lost(0, WorkerDied("no tasks of its own"))
+
+
+def test_what_nodes_keep_goes_with_the_pass_and_comes_back_at_its_end_only():
+    nodes = [Kept(), Kept()]
+    nodes[1].reported, nodes[1].is_due = {"n": 1}, True
+    schedule = OnePass(FakeTaskQueue())
+    schedule.begin_pass(0, nodes=nodes)
+    assert schedule.task_queue.slots[0].datapoints == [(0, "", [{}, {"n": 1}], True, False)]
+    receive(schedule, 0, "a")
+    assert nodes[1].reported == {"n": 1} and nodes[1].is_due
+    body = (json.dumps([{"m": 2}, {"n": 3}]).encode(),)
+    schedule.receive(Message(Kind.PASS_ENDED, 0, 0, 0, body, 0), [], None)
+    assert [node.reported for node in nodes] == [{"m": 2}, {"n": 3}] and not nodes[1].is_due
+    schedule.begin_pass(1, nodes=nodes)
+    receive(schedule, 1, kind=Kind.PASS_ENDED)
+    assert [node.reported for node in nodes] == [{}, {}]
+
+
+def test_what_a_successor_makes_again_is_skipped_datapoint_by_datapoint():
+    schedule = OnePass(FakeTaskQueue())
+    schedule.begin_pass(0)
+    receive(schedule, 0, *"abcd")
+    schedule.task_queue.take(0, 0)
+    schedule.replaced(0)
+    for dp in "abcde":
+        receive(schedule, 1, dp)
+    assert drained(schedule) == [["a", "b", "c", "d"], ["e"]]
+
+
+def test_of_a_pass_the_datapoint_after_all_that_was_sent_is_the_one_in_which_its_worker_has_ended():
+    schedule = OnePass(FakeTaskQueue())
+    schedule.begin_pass(7)
+    assert schedule.ended(0, ItemEnd("idle"), 1, sent_all=False) is None  # it has not taken the pass
+    schedule.task_queue.take(0, 0)
+    receive(schedule, 0, "a", "b")
+    assert schedule.ended(0, ItemEnd("unknown"), None, sent_all=False) is None
+    assert schedule.ended(0, ItemEnd("known"), None, sent_all=True).position == 2
+    assert schedule.ended(0, ItemEnd("said"), 4, sent_all=True).position == 4
+
+
 # -- workers that end in a datapoint -----------------------------------------------------------------------------------
 
 
@@ -542,6 +726,98 @@ def test_where_it_is_known_what_a_worker_made_the_rest_is_done_in_few_parts():
     schedule.task_queue.take(number, 0)
     receive(schedule, number, 5, 6, 7, 8)
     assert drained(schedule) == [[0, 1, 2, 3, 5, 6, 7, 8]]
+
+
+def test_what_a_worker_had_sent_of_the_parts_before_is_kept_at_each_end():
+    schedule = one_task(9)
+    receive(schedule, 0, 0, 1)
+    assert dies(schedule, 0, 4).position == 4
+    assert numbers_asked(schedule) == [1] and of_task(1, schedule) == (2, 4)
+    schedule.task_queue.take(1, 0)
+    receive(schedule, 1, 2)
+    item = schedule.ended(0, ItemEnd("died"), 1, sent_all=False)
+    assert (item.position, item.ends) == (3, (ItemEnd("died"),))
+    assert schedule.take_unfinished() == [0, 1, 2]
+    schedule.replaced(0)
+    assert numbers_asked(schedule) == [2] and of_task(2, schedule) == (3, 4)
+
+
+def test_a_worker_that_is_not_replaced_ends_its_task_with_what_came_of_all_parts():
+    schedule = one_task(5)
+    receive(schedule, 0, 0)
+    dies(schedule, 0, 3)
+    schedule.task_queue.take(1, 0)
+    receive(schedule, 1, 1)
+    schedule.ended(0, ItemEnd("died"), 0, sent_all=False)
+    death = WorkerDied("it died")
+    assert schedule.lost(0, death)
+    assert drained(schedule) == [[0, 1], death]
+
+
+def test_what_is_suspected_stays_suspected_after_an_unknown_end_elsewhere():
+    schedule = one_task(6)
+    assert dies(schedule, 0, 4).position == 4
+    (number,) = numbers_asked(schedule)
+    assert of_task(number, schedule) == (0, 4)
+    assert dies(schedule, number) is None
+    parts = []
+    while numbers_asked(schedule):
+        (number,) = numbers_asked(schedule)
+        parts.append(of_task(number, schedule))
+        answer(schedule, number, 0, *range(*parts[-1]))
+    assert parts == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6)]
+
+
+def test_of_two_that_are_left_either_may_be_the_one():
+    schedule = one_task(2)
+    assert dies(schedule, 0) is None
+    assert of_task(numbers_asked(schedule)[0], schedule) == (0, 1)
+
+
+def test_a_worker_at_the_end_of_its_part_has_ended_in_nothing():
+    schedule = one_task(9)
+    dies(schedule, 0, 4)
+    (number,) = numbers_asked(schedule)
+    assert dies(schedule, number, 4) is None
+
+
+def test_both_ends_of_a_datapoint_are_told_and_without_a_length_it_is_in_the_first_pass():
+    schedule = MapTasks(FakeTaskQueue(), 1, 3, ordered=True, continues=False, per_task=3)
+    fill(schedule, "abc")
+    schedule.task_queue.take(0, 0)
+    assert schedule.ended(0, ItemEnd("first"), None, sent_all=False) is None
+    schedule.replaced(0)
+    schedule.task_queue.take(1, 0)
+    item = schedule.ended(0, ItemEnd("second"), None, sent_all=False)
+    assert item.ends == (ItemEnd("first"), ItemEnd("second"))
+    assert (item.in_pass, item.position, str(item)) == (0, 0, "datapoint 0 of pass 0")
+
+
+def test_what_had_come_of_a_later_task_is_kept_if_its_worker_may_have_begun_it():
+    schedule = MapTasks(FakeTaskQueue(), 2, 6, ordered=True, continues=False, per_task=3, length=6)
+    fill(schedule, range(6))
+    schedule.end()
+    schedule.task_queue.slots[1].given_to = 0
+    schedule.task_queue.take(0, 0)
+    receive(schedule, 1, 3)
+    assert schedule.ended(0, ItemEnd("died"), None, sent_all=False) is None
+    schedule.replaced(0)
+    assert sorted(of_task(number, schedule) for number in numbers_asked(schedule)) == [(0, 1), (4, 5)]
+
+
+def test_of_picked_positions_the_one_that_was_picked_is_left_out():
+    schedule = IndexRanges(FakeTaskQueue(), 1, 8, grain=1, ordered=True, length=10)
+    schedule.per_task = 4
+    picked = np.array([17, 13, 19, 15])
+    schedule.begin_pass(0, 4, picked, holes=True)
+    schedule.issue_tasks()
+    for _ in range(2):
+        item = dies(schedule, numbers_asked(schedule)[0], 0)
+    assert (item.in_pass, item.position) == (1, 7)
+    schedule.begin_pass(0, 2, np.array([13, 17]), holes=True)
+    schedule.issue_tasks()
+    answer(schedule, numbers_asked(schedule)[0], 0, 13)
+    assert drained(schedule) == [[13, HOLE]]
 
 
 def test_a_worker_that_has_sent_all_has_ended_in_the_next_datapoint():

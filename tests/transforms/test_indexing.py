@@ -1,0 +1,104 @@
+"""Index arithmetic: which indexes are asked for, in which blocks, and what belongs where."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from dataflow import BatchData, DataFromList, Dropped, MapData, RepeatedData
+from dataflow.protocol.datapoint import HOLE
+from dataflow.protocol.passes import root_stream
+from dataflow.transforms import indexing
+
+
+def blocks_of(iterator, num=None):
+    blocks = list(itertools.islice(iterator, num))
+    assert all(block.dtype == np.int64 for block in blocks)
+    return [block.tolist() for block in blocks]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "lengths"),
+    [(0, 0, []), (3, 4, [1]), (0, 256, [256]), (5, 262, [256, 1]), (5, 517, [256, 256]), (5, 518, [256, 256, 1])],
+)
+def test_consecutive_indexes_come_in_blocks_that_cover_them(begin, end, lengths):
+    blocks = blocks_of(indexing.consecutive(begin, end))
+    assert list(map(len, blocks)) == lengths
+    assert list(itertools.chain.from_iterable(blocks)) == list(range(begin, end))
+
+
+def test_indexes_onwards_never_end_and_a_block_ends_at_what_is_wanted():
+    blocks = blocks_of(indexing.onwards(7, 300), 6)
+    assert list(map(len, blocks)) == [256, 44] * 3
+    assert list(itertools.chain.from_iterable(blocks)) == list(range(7, 907))
+    assert list(map(len, blocks_of(indexing.onwards(0), 3))) == [256] * 3
+
+
+def test_pass_by_index_reads_the_indexes_of_the_pass():
+    ds = DataFromList([[k] for k in range(3)], shuffle=False)
+    seen = []
+
+    class Recorded:
+        def _df_num_from(self, begin):
+            return ds._df_num_from(begin)
+
+        def _df_at(self, blocks, stream):
+            seen.extend(blocks_of(blocks))
+            return iter([[0], HOLE, [2]])
+
+    assert list(indexing.pass_by_index(Recorded(), 2, root_stream(ds))) == [[0], [2]]
+    assert seen == [[6, 7, 8]]
+
+
+def test_passes_of_an_endless_input_continue_one_another_and_those_of_another_are_its_own():
+    ds = DataFromList([[k] for k in range(3)], shuffle=False)
+    endless = RepeatedData(ds, -1)
+    stream = root_stream(endless)
+
+    def first_of(df, p, num_taken):
+        return [dp[0] for dp in itertools.islice(indexing.pass_from(df, p, num_taken, stream), 4)]
+
+    assert [first_of(endless, p, 4) for p in range(2)] == [[0, 1, 2, 0], [1, 2, 0, 1]]
+    assert [first_of(ds, p, 4) for p in range(2)] == [[0, 1, 2]] * 2
+
+
+def test_the_pass_and_the_position_of_an_index_are_quotient_and_remainder():
+    ds = DataFromList([[0]], shuffle=False)
+    passes, positions = indexing.passes_and_positions(ds, np.array([0, 4, 5, 13]), 5)
+    assert (passes.tolist(), positions.tolist()) == ([0, 0, 1, 2], [0, 4, 0, 3])
+    assert [part.tolist() for part in indexing.passes_and_positions(ds, np.array([0, 3]), 1)] == [[0, 3], [0, 0]]
+    assert [part.tolist() for part in indexing.passes_and_positions(ds, np.array([], np.int64), 0)] == [[], []]
+    with pytest.raises(IndexError, match=r"^DataFromList is empty: there is no datapoint at index 7$"):
+        indexing.passes_and_positions(ds, np.array([7]), 0)
+
+
+def test_entries_of_the_tables_of_several_passes_come_in_the_order_of_the_positions():
+    asked = []
+
+    def tables(p):
+        asked.append(p)
+        return np.arange(4) + 10 * p, -np.arange(4) - 10 * p
+
+    found = indexing.reorder(np.array([2, 0, 2, 1]), np.array([3, 1, 0, 2]), tables)
+    assert [column.tolist() for column in found] == [[23, 1, 20, 12], [-23, -1, -20, -12]]
+    assert asked == [0, 1, 2]
+    assert indexing.reorder(np.array([], np.int64), np.array([], np.int64), tables) == []
+
+
+def test_a_hole_ends_what_counts_datapoints_with_an_error_that_names_the_node():
+    ds = DataFromList([[0]], shuffle=False)
+    datapoints = indexing.none_dropped(iter([[1], [2], HOLE, [3]]), ds)
+    assert [next(datapoints), next(datapoints)] == [[1], [2]]
+    with pytest.raises(Dropped, match=r"^DataFromList counts datapoints, and one below it was dropped"):
+        next(datapoints)
+    assert list(indexing.none_dropped(iter([[1], [2]]), ds)) == [[1], [2]]
+
+
+def test_an_item_of_a_flow_below_which_one_was_dropped_before_is_refused():
+    dropping = MapData(DataFromList([[k] for k in range(4)], shuffle=False), lambda dp: None if dp == [3] else dp)
+    df = BatchData(dropping, 2)
+    assert df[0][0].tolist() == [0, 1]
+    assert len(list(dropping)) == 3
+    assert dropping[0] == [0]  # its own positions are those of its input
+    with pytest.raises(Dropped, match=r"^BatchData counts datapoints, and one below it was dropped"):
+        df[0]
