@@ -4,6 +4,7 @@ VENV ?= .venv
 PYTHONS ?= 3.11 3.12 3.13 3.14 3.15
 PYTEST_ARGS ?=
 ROOM ?=
+MODULES ?=
 REPOSITORY ?=
 export NO_MKDOCS_2_WARNING := 1
 
@@ -14,7 +15,7 @@ INSTALLED := $(VENV)/.installed-
 .DELETE_ON_ERROR:
 # Two installations into one environment must not overlap, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help demo quick test test-full test-all test-frameworks test-browser check ci format docs screens dist bench bench-all clean
+.PHONY: help demo quick test test-full test-all test-frameworks test-browser mutants check ci format docs screens dist bench bench-all clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +51,9 @@ test-frameworks: $(INSTALLED)frameworks ## run the tests that need PyTorch, JAX,
 test-browser: $(INSTALLED)test $(INSTALLED)docs $(INSTALLED)browser ## open the HTML report and all pages of the documents in a headless Chromium
 	$(RUN) -m pytest -q tests/observe/test_browser.py tests/pages $(PYTEST_ARGS)
 
+mutants: $(INSTALLED)quick $(INSTALLED)mutants ## change the pure modules in small ways, and list the changes that no test notices
+	$(RUN) -m tests.mutants $(MODULES)
+
 check: $(INSTALLED)check $(INSTALLED)docs ## lint, formatting, types, documents
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
@@ -80,7 +84,7 @@ bench-all: $(INSTALLED)test ## measure ours beside every peer, PyTorch and Ray i
 	$(RUN) -m benchmarks --all $(BENCH_ARGS)
 
 clean: ## remove environments, caches and whatever was built
-	rm -rf .venv .venv-* benchmarks/.envs benchmarks/results .mypy_cache .pytest_cache .ruff_cache .hypothesis site build dist *.egg-info
+	rm -rf .venv .venv-* benchmarks/.envs benchmarks/results .mypy_cache .pytest_cache .ruff_cache .hypothesis mutants site build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment whose installation was interrupted has no stamp, so it is made again.

@@ -20,6 +20,16 @@ hypothesis.settings.register_profile(
     "dataflow", deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("dataflow")
+hypothesis.settings.register_profile(  # for `make mutants`, which runs each test hundreds of times
+    "mutants",
+    hypothesis.settings.get_profile("dataflow"),
+    max_examples=10,
+    derandomize=True,
+    database=None,
+    phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+)
+
+collect_ignore = ["tests/mutants.py"]  # needs mutmut
 
 
 def pytest_configure(config: pytest.Config) -> None:
