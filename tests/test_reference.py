@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "reference.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 PUBLIC = {*dataflow.__all__, "TimeoutError", "empty", "profile", "seed"}
-NOT_FOR_USERS = {"browser", "check", "dist", "docs", "frameworks", "quick", "test"}  # extras for work on the library
+# Extras for work on the library.
+NOT_FOR_USERS = {"browser", "check", "coverage", "dist", "docs", "frameworks", "fuzz", "mutants", "quick", "test"}
 SECTIONS = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", PAGE, re.MULTILINE))
 OLD = SECTIONS["Old names"]
 
