@@ -23,6 +23,7 @@ from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import Taken, state_of
 
 __all__ = [
+    "KeptInWorker",
     "begin_anew",
     "check_kept",
     "give",
@@ -41,23 +42,35 @@ _LOG: Final = logging.getLogger(__name__)
 _CURE: Final = "Make it a variable of __iter__"
 
 
+class KeptInWorker:
+    """What a node keeps whose passes are made by a worker, as far as this process knows."""
+
+    def __init__(self) -> None:
+        self.reported: dict[str, Any] = {}  # what has changed since the first pass, as of the last report
+        self.is_due = False  # this did not come from the worker, which must not continue with what it has
+        self.seen: dict[str, Any] | None = None  # the attributes of the node here, as the worker's last pass began
+
+
+class _Warned:
+    is_given = False  # the warning of `warn_of_changes`
+
+
 def own_nodes(ds: Node) -> list[Any]:
     """The nodes from `ds` down, below workers too, of which a user's code makes the passes, one after the other."""
     return list(filter(makes_passes_by_code, walk(ds, everywhere=True, uncached=True)))
 
 
-def kept_parts(ds: Node) -> list[Kept]:
-    """What is known of each of the `own_nodes`, which it does not hold."""
-    return [state_of(df).part(Kept) for df in own_nodes(ds)]
-
-
 def kept_by(ds: Node) -> list[dict[str, Any]]:
     """What each of the `own_nodes` keeps, by attribute: what has changed since the first pass of all, as JSON."""
     here = {id(df) for df in walk(ds)}
-    return [changes(df) if id(df) in here else state_of(df).part(Kept).reported for df in own_nodes(ds)]
+    return [changes(df) if id(df) in here else _in_worker(df).reported for df in own_nodes(ds)]
 
 
-def report(parts: Sequence[Kept], kept: Sequence[dict[str, Any]]) -> None:
+def _in_worker(df: Node) -> KeptInWorker:
+    return state_of(df).part(KeptInWorker)
+
+
+def report(parts: Sequence[KeptInWorker], kept: Sequence[dict[str, Any]]) -> None:
     """Remember what nodes below workers keep, as a worker has reported it at the end of a pass."""
     for part, reported in zip(parts, kept, strict=True):
         part.reported, part.is_due = reported, False
@@ -67,34 +80,37 @@ def give(ds: Node, kept: Sequence[dict[str, Any]], *, to_workers_only: bool = Fa
     """Give nodes what they keep as their next pass begins: `restore` puts it into attributes, here or in workers."""
     here = {id(df) for df in walk(ds)}
     for df, given in zip(own_nodes(ds), kept, strict=True):
-        part = state_of(df).part(Kept)
         if id(df) not in here:
+            part = _in_worker(df)
             part.reported, part.is_due = given, True
         elif not to_workers_only:
-            part.given = given
+            state_of(df).part(Kept).given = given
 
 
-def parts_of_workers(ds: Node, *, are_copies: bool) -> list[Kept]:
+def parts_of_workers(ds: Node, *, are_copies: bool) -> list[KeptInWorker]:
     """What is known of the `own_nodes` of `ds`, whose next pass a worker makes.
 
     If the worker has copies of them, what the user has changed here since the last pass counts, not what the worker has
     reported: the runner starts another one, which gets it. A thread that has these nodes themselves changes them in its
     passes and, as it resets them, even now.
     """
-    if not are_copies:
-        return kept_parts(ds)
-    for df, part in zip(own_nodes(ds), kept_parts(ds), strict=True):
-        now, before = describe(df), part.seen
-        if before is not None:
-            part.reported = {name: text for name, text in part.reported.items() if now.get(name) == before.get(name)}
-        part.seen = now
-    return kept_parts(ds)
+    nodes = own_nodes(ds)
+    parts = [_in_worker(df) for df in nodes]
+    if are_copies:
+        for df, part in zip(nodes, parts, strict=True):
+            now, before = describe(df), part.seen
+            if before is not None:
+                part.reported = {
+                    name: kept for name, kept in part.reported.items() if now.get(name) == before.get(name)
+                }
+            part.seen = now
+    return parts
 
 
 def begin_anew(ds: Node) -> None:
     """Let the next pass be the first here: the nodes of a new worker may be those of one before."""
-    for part in kept_parts(ds):
-        part.first = None
+    for df in own_nodes(ds):
+        state_of(df).part(Kept).first = None
 
 
 def restore(ds: Node) -> None:
@@ -112,9 +128,9 @@ def warn_of_changes(ds: Node, kept: Sequence[dict[str, Any]]) -> None:
     """
     for df, now, before in zip(own_nodes(ds), kept_by(ds), kept, strict=True):
         changed = [name for name in {**now, **before} if now.get(name) != before.get(name)]
-        part = state_of(df).part(Kept)
-        if changed and not part.has_warned:
-            part.has_warned = True
+        warned = state_of(df).part(_Warned)
+        if changed and not warned.is_given:
+            warned.is_given = True
             _LOG.warning(
                 "%s.%s is kept from pass to pass, and a pass was left early after it had been read ahead: datapoints "
                 "that depend on it are others than without workers. %s; or iterate whole passes; or cut them above "

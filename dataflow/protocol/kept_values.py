@@ -52,27 +52,13 @@ _CODE: Final = (FunctionType, MethodType, BuiltinMethodType, ModuleType, partial
 
 
 class Kept:
-    """What this process knows of what a node keeps.
-
-    Attributes:
-        first: The descriptions of its attributes as its first pass began here; None before.
-        given: What has changed since the first pass of all, to be put into its attributes; None if nobody has said so.
-        reported: What has changed since then in a worker, as it was reported last.
-        seen: The descriptions of its attributes here, as the last pass of a worker began.
-        changed: An attribute that a pass has changed which must stand alone; or "".
-        is_due: Workers that have made passes get what was reported, too: they must not continue with what they have.
-        iterators: What it held as its first pass began here.
-    """
+    """What a node keeps whose passes are made in this process."""
 
     def __init__(self) -> None:
-        self.first: dict[str, Any] | None = None
-        self.given: dict[str, Any] | None = None
-        self.reported: dict[str, Any] = {}
-        self.seen: dict[str, Any] | None = None
-        self.changed = ""
-        self.is_due = False
-        self.has_warned = False
-        self.iterators: dict[str, Any] = {}
+        self.first: dict[str, Any] | None = None  # its attributes as its first pass began here; None before
+        self.iterators: dict[str, Any] = {}  # those that it held then
+        self.given: dict[str, Any] | None = None  # what it is to have as its next pass begins; None to keep what it has
+        self.changed = ""  # an attribute that was changed by a pass which must stand alone
 
 
 def note_first(df: Any) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from dataflow.transport.messages import ConsumerGone, Kind
 from dataflow.transport.task_queue import PAIRED, Task, TaskReader
 from dataflow.transport.worker_counters import WorkerActivity
 
-__all__ = ["Address", "Apply", "ApplyAndBatch", "Job", "Produce", "TaskInput", "WholePasses", "initialise"]
+__all__ = ["Address", "Apply", "ApplyAndBatch", "Job", "PassTask", "Produce", "TaskInput", "WholePasses", "initialise"]
 
 
 # -- Jobs without tasks ------------------------------------------------------------------------------------------------
@@ -278,13 +278,19 @@ _OF_SUCCESSOR: Final = (
 )
 
 
+class PassTask(NamedTuple):
+    """A task of `WholePasses`: how the next pass begins."""
+
+    num_before: int  # passes that were begun before it
+    standalone: str  # why it must not depend on them (`Stream.standalone`)
+    kept: list[dict[str, Any]]  # what users' nodes keep as it begins (`kept_by`)
+    is_due: bool  # the worker does not have that, although it has made passes
+    has_left: bool  # the pass before was left early
+
+
 @dataclass
 class WholePasses(_Tasks):
-    """Runs passes of a flow without random access, one at a time.
-
-    A task is the number of passes before it, what its stream says about depending on them (`Stream.standalone`), what
-    users' nodes keep as it begins, whether they do not know better, and whether the pass before was left early.
-    """
+    """Runs passes of a flow without random access, one at a time; a task is a `PassTask`."""
 
     _num_begun: int = field(default=0, init=False)
     _is_alone: bool = field(default=False, init=False)  # the pass must not depend on those before
@@ -293,15 +299,17 @@ class WholePasses(_Tasks):
         return 1
 
     def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
-        ((num_before, standalone, kept, is_due, has_left),) = task.datapoints
-        if self._num_begun != num_before:
+        pass_task: PassTask
+        (pass_task,) = task.datapoints
+        standalone = pass_task.standalone
+        if self._num_begun != pass_task.num_before:
             standalone = standalone or _OF_SUCCESSOR
         if not self._num_begun:
             begin_anew(self.flow)
-        elif has_left:
-            warn_of_changes(self.flow, kept)
-        if is_due or has_left or not self._num_begun:
-            give(self.flow, kept)
+        elif pass_task.has_left:
+            warn_of_changes(self.flow, pass_task.kept)
+        if pass_task.is_due or pass_task.has_left or not self._num_begun:
+            give(self.flow, pass_task.kept)
         self._num_begun += 1
         self._is_alone = bool(standalone)
         restore(self.flow)

@@ -32,8 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.protocol.datapoint import HOLE, present
-from dataflow.protocol.kept import report
-from dataflow.protocol.kept_values import Kept
+from dataflow.protocol.kept import KeptInWorker, report
+from dataflow.runners.jobs import PassTask
 from dataflow.runners.rebatching import WorkerBatch, pieces
 from dataflow.system.pickling import shorten_notes
 from dataflow.transport.message_layout import NO_ROOM
@@ -736,9 +736,11 @@ class OnePass(TaskSchedule):
         self._stop = WHOLE  # position after the last datapoint that is asked for
         self._error: BaseException | None = None  # what is raised there
         self._parts: list[Any] = []  # lists of datapoints, and exceptions to raise
-        self._nodes: Sequence[Kept] = ()  # what users' nodes keep
+        self._nodes: Sequence[KeptInWorker] = ()  # what users' nodes keep
 
-    def begin_pass(self, p: int, standalone: str = "", nodes: Sequence[Kept] = (), *, has_left: bool = False) -> None:
+    def begin_pass(
+        self, p: int, standalone: str = "", nodes: Sequence[KeptInWorker] = (), *, has_left: bool = False
+    ) -> None:
         """Begin pass `p`.
 
         Args:
@@ -750,9 +752,8 @@ class OnePass(TaskSchedule):
         self.begin(p)
         self._nodes = nodes
         kept = [part.reported for part in nodes]
-        is_due = any(part.is_due for part in nodes)
-        task = self.task_queue.encode((self._num_begun, standalone, kept, is_due, has_left), is_only_task=True)
-        is_issued = self.issue([task], 1)
+        task = PassTask(self._num_begun, standalone, kept, any(part.is_due for part in nodes), has_left)
+        is_issued = self.issue([self.task_queue.encode(task, is_only_task=True)], 1)
         self._num_begun += 1
         assert is_issued, "an empty task queue has room"
 
