@@ -205,17 +205,17 @@ class _Rewriter:
         self.parents = {child: node for node in self.nodes for child in node.children}
         self.edits: dict[tuple[int, int], str] = {}  # by start and end, in bytes
         self.findings: list[Finding] = []
-        self.names: dict[int, str] = {}  # by id of a node: the name here of the class or function that it is
-        self.perhaps: dict[int, str] = {}  # the same, where the program also gives the name another meaning
-        self.theirs: dict[int, str] = {}  # by id of a node: the name of tensorpack, outside of its dataflow, that it is
+        self.names: dict[Any, str] = {}  # by node: the name here of the class or function that it is
+        self.perhaps: dict[Any, str] = {}  # the same, where the program also gives the name another meaning
+        self.theirs: dict[Any, str] = {}  # by node: the name of tensorpack, outside of its dataflow, that it is
         self.bindings: list[_Binding] = []
-        self.unresolved: list[Any] = []  # names that the program does not define: star imports may bring them
-        self.seen: set[tuple[int, str]] = set()  # import statements after the changes, each with the id of its block
+        self.unresolved: dict[Any, None] = {}  # names that the program does not define: star imports may bring them
+        self.seen: set[tuple[Any, str]] = set()  # import statements after the changes, each with its block
 
     def run(self) -> None:
         self._collect()
         for statement in self.nodes:
-            if isinstance(statement, self.cst.ImportFrom) and not statement.relative and statement.module is not None:
+            if isinstance(statement, self.cst.ImportFrom) and not statement.relative:
                 if isinstance(statement.names, self.cst.ImportStar):
                     self._star(statement)
                 else:
@@ -235,8 +235,7 @@ class _Rewriter:
                     self._bind(scope, assignment)
             for access in scope.accesses:
                 if not access.referents and isinstance(access.node, self.cst.Name):
-                    self.unresolved.append(access.node)
-        self.unresolved = list({id(node): node for node in self.unresolved}.values())
+                    self.unresolved[access.node] = None
 
     def _bind(self, scope: Any, assignment: Any) -> None:
         statement, alias = assignment.node, self._alias_of(assignment)
@@ -244,7 +243,7 @@ class _Rewriter:
             return
         name = self._dotted(alias.name)
         if isinstance(statement, self.cst.ImportFrom):
-            if statement.relative or statement.module is None:
+            if statement.relative:
                 return
             name = f"{self._dotted(statement.module)}.{name}"
         if name.partition(".")[0] not in self.packages:
@@ -254,18 +253,17 @@ class _Rewriter:
         others = [other for other in scope[local.partition(".")[0]] if not self._is_a_predecessor(other)]
         found.is_shared = bool(others)
         found.is_other = not all(self._is_none(other) for other in others)
-        chains: dict[int, Any] = {}
+        chains: dict[Any, None] = {}
         for other in scope.assignments:  # `import a.b` also binds `a`: what is used of that is a use of the import, too
             if other is assignment or (isinstance(other, self.metadata.ImportAssignment) and other.node is statement):
                 if other is not assignment and not local.startswith(f"{other.name}."):
                     continue
                 for access in other.references:
                     if isinstance(access.node, self.cst.Name | self.cst.Attribute):
-                        chain = self._chain(access.node)
-                        chains.setdefault(id(chain), chain)
+                        chains[self._chain(access.node)] = None
                     else:
                         found.in_strings = True
-        found.uses = [(chain, self._dotted(chain)) for chain in chains.values()]
+        found.uses = [(chain, self._dotted(chain)) for chain in chains]
         self.bindings.append(found)
 
     def _is_none(self, assignment: Any) -> bool:
@@ -387,7 +385,7 @@ class _Rewriter:
     def _is_bound_otherwise(self, scope: Any, target: Moved) -> bool:
         """Whether `scope` binds the new name to something else than this target."""
         ours = {
-            id(other.alias)
+            other.alias
             for other in self.bindings
             if isinstance(meant := target_of(other.dotted), Moved) and meant.name == target.name
         }
@@ -396,7 +394,7 @@ class _Rewriter:
                 continue
             if not isinstance(assignment, self.metadata.ImportAssignment):
                 return True
-            if id(self._alias_of(assignment)) not in ours:
+            if self._alias_of(assignment) not in ours:
                 return True
         return False
 
@@ -418,7 +416,7 @@ class _Rewriter:
             return
         for chain, text in binding.uses:
             head = self._head(chain, 1)
-            (self.perhaps if binding.is_other else self.names)[id(head)] = target.name
+            (self.perhaps if binding.is_other else self.names)[head] = target.name
             if head.value != local:
                 self._replace(head, local)
             self._look_at_attribute(chain, text, target.name)
@@ -449,7 +447,7 @@ class _Rewriter:
                     self._find(chain, "left", text, target.text)
             elif isinstance(target, Moved) and length > 0:
                 head = self._head(chain, length)
-                self.names[id(head)] = target.name
+                self.names[head] = target.name
                 inner = target.module.partition(".")[2] if local == _OURS else ""
                 now = ".".join(filter(None, [local, inner, target.name]))
                 if self._dotted(head) != now:
@@ -469,7 +467,7 @@ class _Rewriter:
 
     def _import(self, statement: Any) -> None:
         added: list[str] = []
-        replaced: dict[int, str] = {}
+        replaced: dict[Any, str] = {}
         for alias in statement.names:
             dotted = self._dotted(alias.name)
             if dotted.partition(".")[0] not in self.packages:
@@ -490,7 +488,7 @@ class _Rewriter:
                 name = "tensorpack" if local is None and dotted.startswith("tensorpack.") else dotted
                 num_edits = len(self.edits)
                 if self._uses_of_module(binding, local or name, name, bound):
-                    replaced[id(alias)] = text
+                    replaced[alias] = text
                 elif len(self.edits) > num_edits:
                     added.append(text)
         self._rewrite_import(statement, replaced, added)
@@ -520,14 +518,14 @@ class _Rewriter:
         found = {name.name.partition(".")[0] for name in assignment.get_qualified_names_for(assignment.name)}
         return found <= REPLACED_PACKAGES
 
-    def _rewrite_import(self, statement: Any, replaced: dict[int, str], added: list[str]) -> None:
+    def _rewrite_import(self, statement: Any, replaced: dict[Any, str], added: list[str]) -> None:
         if not replaced and not added:
-            self.seen.add((id(self.parents[self.parents[statement]]), self._code(statement)))
+            self.seen.add((self.parents[self.parents[statement]], self._code(statement)))
             return
         if len(statement.names) == 1 and replaced:
             self._replace_statement(statement, list(replaced.values()))
             return
-        staying = [alias for alias in statement.names if id(alias) not in replaced]
+        staying = [alias for alias in statement.names if alias not in replaced]
         texts = []
         if staying:
             texts.append("import " + ", ".join(self._alias_as_is(alias) for alias in staying))
@@ -554,7 +552,7 @@ class _Rewriter:
             if isinstance(meant, Moved):
                 now = name if meant.keeps_local else meant.name
                 explicit.add(now if now == meant.name else f"{meant.name} as {now}")
-                self.names[id(node)] = meant.name
+                self.names[node] = meant.name
                 if now != name:
                     self._replace(node, now)
                 chain = self._chain(node)
@@ -590,12 +588,8 @@ class _Rewriter:
         """Whether a later star import brings the names of the dataflow."""
         after = self.spans[statement].start
         return any(
-            isinstance(other, self.cst.ImportFrom)
-            and isinstance(other.names, self.cst.ImportStar)
-            and not other.relative
-            and self.spans[other].start > after
-            and isinstance(target_of(self._dotted(other.module)), MovedModule)
-            for other in self.nodes
+            self.spans[other].start > after and isinstance(target_of(self._dotted(other.module)), MovedModule)
+            for other in self._stars(self.nodes)
         )
 
     # -- calls ---------------------------------------------------------------------------------------------------------
@@ -612,35 +606,35 @@ class _Rewriter:
                 elif (name := self._called(node, self.theirs)) in TAKES_OWN_FLOWS_AS:
                     self._arguments_of_a_trainer(node, name)
 
-    def _called(self, call: Any, names: dict[int, str]) -> str | None:
+    def _called(self, call: Any, names: dict[Any, str]) -> str | None:
         """The name, of `names`, of the class whose constructor gets the arguments of `call`."""
-        if (name := names.get(id(call.func))) is not None:
+        if (name := names.get(call.func)) is not None:
             return name
         if self._dotted(call.func).rpartition(".")[2] == "partial" and call.args:
-            return names.get(id(call.args[0].value))
+            return names.get(call.args[0].value)
         func = call.func
         if isinstance(func, self.cst.Attribute) and func.attr.value == "__init__":
             owner = func.value
-            if (name := names.get(id(owner))) is not None:
+            if (name := names.get(owner)) is not None:
                 return name
             if isinstance(owner, self.cst.Call) and self._dotted(owner.func) == "super":
                 return self._base_of_class_around(call, names)
         return None
 
-    def _base_of_class_around(self, node: Any, names: dict[int, str]) -> str | None:
+    def _base_of_class_around(self, node: Any, names: dict[Any, str]) -> str | None:
         while node is not None and not isinstance(node, self.cst.ClassDef):
             node = self.parents.get(node)
         if node is None:
             return None
-        return next((name for base in node.bases if (name := names.get(id(base.value)))), None)
+        return next((name for base in node.bases if (name := names.get(base.value))), None)
 
     def _arguments(self, call: Any, name: str) -> None:
         keywords = KEYWORDS.get(name, {})
-        given = {argument.keyword.value for argument in call.args if argument.keyword is not None}
+        given = {self._keyword(argument) for argument in call.args} - {""}
         for argument in call.args:
-            if argument.keyword is not None and (now := keywords.get(argument.keyword.value)):
+            if now := keywords.get(self._keyword(argument)):
                 if now in given:
-                    self._find(argument, "left", argument.keyword.value, f"is called {now}, which is given, too")
+                    self._find(argument, "left", self._keyword(argument), f"is called {now}, which is given, too")
                 else:
                     self._replace(argument.keyword, now)
             elif argument.star == "**":
@@ -739,13 +733,13 @@ class _Rewriter:
             return
         call = self.parents.get(chain)
         arguments = call.args if isinstance(call, self.cst.Call) and call.func is chain else ()
-        if any(argument.keyword is not None and argument.keyword.value == "pickle" for argument in arguments):
+        if any(self._keyword(argument) == "pickle" for argument in arguments):
             return
         self._find(chain, "look", f"{name}.load", WORTH_A_LOOK_AT_LOAD[name])
 
     def _trainers(self) -> None:
         """Find the names of tensorpack that are not of its dataflow, and report those that accept only its own."""
-        stars = any(star.partition(".")[0] == "tensorpack" for star in self._stars(self.nodes))
+        stars = any(star.partition(".")[0] == "tensorpack" for star in self._modules_of_stars(self.nodes))
         found = [(node, str(node.value)) for node in self.unresolved] if stars else []
         for binding in self.bindings:
             for chain, text in binding.uses:
@@ -753,7 +747,7 @@ class _Rewriter:
                 if full.startswith("tensorpack.") and target_of(full) is None:
                     found.append((chain, full.rpartition(".")[2]))
         for node, name in found:
-            self.theirs[id(node)] = name
+            self.theirs[node] = name
             if name in TAKES_OWN_FLOWS:
                 self._find(node, "left", name, _WANTS_ITS_OWN)
 
@@ -783,7 +777,7 @@ class _Rewriter:
         wrapper = self.metadata.MetadataWrapper(after, unsafe_skip_copy=True)
         spans = wrapper.resolve(self.metadata.ByteSpanPositionProvider)
         scopes = {scope for scope in wrapper.resolve(self.metadata.ScopeProvider).values() if scope is not None}
-        before, now = self._stars(self.nodes), self._stars(_walk(wrapper.module))
+        before, now = self._modules_of_stars(self.nodes), self._modules_of_stars(_walk(wrapper.module))
         brought = {name for star in before for name in star_names(star) if star.partition(".")[0] in self.packages}
         brings = {name for star in now & {_OURS} for name in import_module(star).__all__}
         undefined = {str(node.value) for node in self.unresolved}
@@ -796,15 +790,13 @@ class _Rewriter:
                 text = "nothing defines it after the changes: import it by hand, or define it"
                 self._find_at(self._origin(spans[node].start), "left", name, text)
 
-    def _stars(self, nodes: Iterable[Any]) -> set[str]:
-        """The modules of all star imports."""
-        return {
-            self._dotted(node.module)
-            for node in nodes
-            if isinstance(node, self.cst.ImportFrom)
-            and isinstance(node.names, self.cst.ImportStar)
-            and not node.relative
-        }
+    def _stars(self, nodes: Iterable[Any]) -> Iterator[Any]:
+        """All star imports, except relative ones."""
+        froms = (node for node in nodes if isinstance(node, self.cst.ImportFrom) and not node.relative)
+        return (node for node in froms if isinstance(node.names, self.cst.ImportStar))
+
+    def _modules_of_stars(self, nodes: Iterable[Any]) -> set[str]:
+        return {self._dotted(node.module) for node in self._stars(nodes)}
 
     def _origin(self, offset: int) -> int:
         """The offset in the program before the changes of an offset after them."""
@@ -878,7 +870,7 @@ class _Rewriter:
         A statement that stands before it in its block is not repeated.
         """
         line = self.parents[statement]
-        block = id(self.parents[line])
+        block = self.parents[line]
         indent = self._indent(statement)
         alone = len(line.body) == 1 and not indent.strip()
         fresh = [text for text in texts if (block, text) not in self.seen]
