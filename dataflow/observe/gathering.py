@@ -20,12 +20,11 @@ _NUM_SAMPLES: Final = 3
 _MAX_SHOWN: Final = 80  # characters of a component
 
 
-def statistics_of(df: Any, kind: type, in_consumer: Mapping[int, float] | None = None) -> FlowStatistics:
+def statistics_of(df: Any, in_consumer: Mapping[int, float] | None = None) -> FlowStatistics:
     """The figures of the flow that ends with `df`.
 
     Args:
         df: The outermost node.
-        kind: The base class of all nodes.
         in_consumer: Shares of nodes that run in the consumer, by the id of the node.
     """
     rows = chain_rows(df)
@@ -91,7 +90,7 @@ def report_of(
     df: Any, kind: type, path: str | os.PathLike[str] | None, in_consumer: Mapping[int, float] | None = None
 ) -> str:
     """The report as text, or written as a page to `path`, which is returned; otherwise as for `statistics_of`."""
-    statistics = statistics_of(df, kind, in_consumer)
+    statistics = statistics_of(df, in_consumer)
     if path is None:
         return report_text(statistics)
     name = os.fspath(path)
@@ -104,9 +103,9 @@ def report_of(
     return name
 
 
-def write_trace(df: Any, kind: type, path: str | os.PathLike[str]) -> None:
+def write_trace(df: Any, path: str | os.PathLike[str]) -> None:
     """Write the trace of the flow that ends with `df`."""
-    made = trace_of(statistics_of(df, kind))
+    made = trace_of(statistics_of(df))
     with open(path, "w", encoding="utf-8") as file:
         json.dump(made, file)
 

@@ -112,7 +112,7 @@ class TestDataSpeed(ProxyDataFlow[T_co]):
         return FlowBar(datapoints, total=total, unit="dp", miniters=1, smoothing=0.2, waits=self._waits)
 
     def _waits(self) -> str:
-        return statistics_of(self.ds, DataFlow).waits
+        return statistics_of(self.ds).waits
 
 
 def _exhaust(datapoints: Iterable[Any]) -> int:

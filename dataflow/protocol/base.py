@@ -558,7 +558,7 @@ class DataFlow(GenericIn[T_co]):
         from dataflow.observe.consumer_sampler import consumer_shares
         from dataflow.observe.gathering import statistics_of  # imported when it is first used
 
-        return statistics_of(self, DataFlow, consumer_shares(self))
+        return statistics_of(self, consumer_shares(self))
 
     def report(self, path: str | os.PathLike[str] | None = None) -> str:
         """Say where the time goes: a tree of the nodes with their shares and rates, and what the bottleneck is.
@@ -590,7 +590,7 @@ class DataFlow(GenericIn[T_co]):
         """
         from dataflow.observe.gathering import write_trace  # imported when it is first used
 
-        write_trace(self, DataFlow, path)
+        write_trace(self, path)
 
     def __enter__(self) -> Self:
         return self
