@@ -311,10 +311,6 @@ class Digests(NamedTuple):
     ends: dict[int, int]  # datapoints of each pass that was digested to its end
     num: int
 
-    def length(self, p: int) -> int | None:
-        """The number of datapoints of pass `p`; None if it was not digested to its end."""
-        return self.ends.get(p)
-
     def passes(self) -> list[int]:
         return sorted({p for p, _ in self.blocks} | self.ends.keys())
 
@@ -394,7 +390,7 @@ def _first_difference(one: Digests, other: Digests) -> str | None:
                     f"{_found_elsewhere(one, other, p, begin)}{seeds}"
                 )
             begin += one.block
-        lengths = one.length(p), other.length(p)
+        lengths = one.ends.get(p), other.ends.get(p)
         if lengths[0] != lengths[1] and None not in lengths:
             return f"pass {p} of {one.name} has {lengths[0]} datapoints, and of {other.name} {lengths[1]}{seeds}"
     return None
@@ -421,7 +417,7 @@ def _difference_of_shares(whole: Digests, shares: Sequence[Digests]) -> str | No
     if whole.block > 1:
         raise ValueError("shares are compared datapoint by datapoint: digest them, and the whole, with --block 1")
     for p in whole.passes():
-        n = whole.length(p)
+        n = whole.ends.get(p)
         num_known = sum(q == p for q, _ in whole.blocks)
         covered: set[int] = set()
         for share in shares:
@@ -441,7 +437,7 @@ def _difference_of_shares(whole: Digests, shares: Sequence[Digests]) -> str | No
                 covered.add(position)
         missing = sorted({*range(num_known)} - covered)
         is_tail = n is not None and missing == list(range(n - n % world_size, n))
-        ended = all(share.length(p) is not None for share in shares)
+        ended = all(p in share.ends for share in shares)
         if missing and not (is_tail and ended):
             return f"{_place(p, missing[0], 1)} of {whole.name} is in no share"
     for share in shares:

@@ -349,7 +349,6 @@ class AsyncSteps:
         self._begin = begin
         self._code = code
         self._requests: asyncio.Queue[Future[Any]] = asyncio.Queue()
-        self._reply: Future[Any] | None = None  # the one that is being made
         self._is_stopped = False
         with signals_deferred():  # a coroutine that is not handed over would be reported
             self._task = user.spawn(self._run(), contextvars.copy_context())

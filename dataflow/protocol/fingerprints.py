@@ -510,9 +510,8 @@ class _Walker:
 
     def _lines_of_array(self, value: Any, plain: Any, label: str) -> Iterator[str]:
         yield f"{self.text(type(value))} {self._array(plain)}"
-        mask, fill = getattr(value, "mask", None), getattr(value, "fill_value", None)
         if isinstance(value, np.ma.MaskedArray):
-            yield f"mask {self.text(np.asarray(mask))}, fill {self.text(fill)}"
+            yield f"mask {self.text(np.asarray(value.mask))}, fill {self.text(value.fill_value)}"
         else:
             yield from self._lines_of_state(label, getattr(value, "__dict__", {}))
 
@@ -628,8 +627,7 @@ class _Walker:
         return f"{value.__name__} of {self.text(owner)}"
 
     def _object(self, value: Any, kind: type) -> str:
-        packed = _find_loaded("dataflow.sources.packed_list", "PackedList")
-        if packed is not None and kind is packed:  # how a list is stored
+        if kind is _find_loaded("dataflow.sources.packed_list", "PackedList"):  # how a list is stored
             return self.text(list(value)) if self._values else "list"
         if not self._values:
             return self._defined(value, f"a {kind.__qualname__}", partial(self._lines_of_kind, value))
@@ -667,11 +665,15 @@ class _Walker:
         if pairs is not None:
             yield self._line(label, "the items", dict(pairs))
         states = state if isinstance(state, tuple) and len(state) == 2 else (state,)
-        for part in states:
+        for part in map(partial(self._compared, kind), states):
             if isinstance(part, dict) and all(type(name) is str for name in part):
                 yield from self._lines_of_state(label, part)
             elif part is not None:
                 yield self._line(label, "the state", part)
+
+    def _compared(self, kind: type, state: Any) -> Any:
+        """What of the state of an object of class `kind` counts."""
+        return state
 
     def _lines_of_state(self, label: str, state: Mapping[str, Any]) -> Iterator[str]:
         for name, item in sorted(state.items()):
@@ -783,19 +785,11 @@ class _ImportWalker(_Walker):
         found = {name: item for name, item in vars(df).items() if name not in ignored and not name.startswith("_df_")}
         yield from self._lines_of_attributes(type(df), found, label)
 
-    def _lines_of_object(self, kind: type, reduced: tuple[Any, ...], label: str) -> Iterator[str]:
-        make, arguments, state, *rest = *reduced, None
-        if isinstance(state, tuple) and len(state) == 2:
-            state = self._unchanged(kind, state[0]), self._unchanged(kind, state[1])
-        else:
-            state = self._unchanged(kind, state)
-        yield from super()._lines_of_object(kind, (make, arguments, state, *rest), label)
-
     def _lines_of_attributes(self, kind: type, found: dict[str, Any], label: str) -> Iterator[str]:
         yield self._line(label, "the class", kind)
-        yield from self._lines_of_state(label, self._unchanged(kind, found))
+        yield from self._lines_of_state(label, self._compared(kind, found))
 
-    def _unchanged(self, kind: type, state: Any) -> Any:
+    def _compared(self, kind: type, state: Any) -> Any:
         if not isinstance(state, dict):
             return state
         changed = self._assigned | changed_by_methods(kind, self._names)
