@@ -287,10 +287,7 @@ class BatchData(GroupedData[T_co]):
         collate: Callable[[list[Any]], Any] | None = given.get("collate")
         if collate is not None:
             return collate
-        return self._stack if self.use_list or "int_dtype" in given else stack
-
-    def _stack(self, group: list[Any]) -> Any:
-        return stack(group, use_list=self.use_list, int_dtype=vars(self).get("int_dtype", INT32))
+        return partial(stack, use_list=self.use_list, int_dtype=given.get("int_dtype", INT32))
 
 
 class BatchDataByShape(ProxyDataFlow[T_co]):

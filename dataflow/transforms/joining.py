@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, starmap
 from typing import Any
 
 import numpy as np
@@ -114,7 +114,7 @@ class JoinData(SeveralInputs[T_co]):
             pass_from(ds, p, n, below) for ds, below in zip(self._df_flows, self._df_streams(stream), strict=True)
         ]
         if self._df_waits:
-            return limit(map(_join_row, side_by_side(passes, True)), True, n)
+            return limit(starmap(_join, side_by_side(passes, True)), True, n)
         return islice(map(_join, *passes), n)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
@@ -125,7 +125,7 @@ class JoinData(SeveralInputs[T_co]):
             none_dropped(ds._df_at([self._below(ds, indexes, n)], stream), self)
             for ds, stream in zip(self._df_flows, streams, strict=True)
         ]
-        return map(_join_row, side_by_side(columns, True)) if self._df_waits else map(_join, *columns)
+        return starmap(_join, side_by_side(columns, True)) if self._df_waits else map(_join, *columns)
 
     def _below(self, ds: DataFlow, indexes: Indexes, n: int | None) -> Indexes:
         if n is None:
@@ -183,10 +183,6 @@ class ConcatData(SeveralInputs[T_co]):
         numbers = np.searchsorted(ends, positions, side="right")
         within = positions - (ends - lengths)[numbers]
         return interleave(self._df_flows, streams, numbers, passes * lengths[numbers] + within)
-
-
-def _join_row(datapoints: tuple[Any, ...]) -> Any:
-    return _join(*datapoints)
 
 
 def _join(*datapoints: Any) -> Any:

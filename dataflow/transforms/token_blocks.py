@@ -185,7 +185,7 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
     def _pack(self, p: int, stream: Stream, waits: bool) -> Iterator[Any]:
         reader, num, num_empty = _Reader(self), 0, 0
         parts = _Parts(self)
-        packer = _Split(parts) if self.policy == "split" else _Fit(parts, self.window)
+        packer = parts if self.policy == "split" else _Fit(parts, self.window)
         for dps in self._documents_of_pass(reader, p, stream, waits):
             if type(dps) is Pause:
                 yield dps
@@ -552,8 +552,8 @@ class _Parts:
         self._begins.append(begin + cut)
         self.num_tokens += end - begin
 
-    def put_whole(self, columns: list[list[NDArray[Any]]], lengths: list[int]) -> None:
-        """Append whole documents."""
+    def add(self, columns: list[list[NDArray[Any]]], lengths: list[int]) -> None:
+        """Append whole documents, which are cut where a block ends."""
         for arrays, more in zip(self._columns, columns, strict=True):
             arrays += more
         self._lengths += lengths
@@ -570,10 +570,10 @@ class _Parts:
                 end = min(length, begin + room)
                 self.put(found[number], begin, end)
                 room, begin = room - end + begin, 0
-            self.pad()
+            self.finish()
         return True
 
-    def pad(self) -> None:
+    def finish(self) -> None:
         """Fill what is left of the last block."""
         here = self.num_tokens
         if num := -here % self.size:
@@ -626,21 +626,6 @@ class _Parts:
             self._columns = [[column[num:]] for column in columns]
 
 
-class _Split:
-    """Documents one after another, cut where a block ends."""
-
-    def __init__(self, parts: _Parts) -> None:
-        self._parts = parts
-
-    def add(self, columns: list[list[NDArray[Any]]], lengths: list[int]) -> None:
-        """Take documents."""
-        self._parts.put_whole(columns, lengths)
-
-    def finish(self) -> None:
-        """Complete the last block of a pass."""
-        self._parts.pad()
-
-
 class _Fit:
     """Whole documents, each block filled with the longest that fit among those that wait."""
 
@@ -680,7 +665,7 @@ class _Fit:
             self._parts.put(self._waiting[-number][0], 0, length, self._waiting.pop(-number)[1])
             room -= length
             k = bisect_left(self._sorted, (room + 1,)) - 1
-        self._parts.pad()
+        self._parts.finish()
 
 
 def _check_key(key: Any) -> Any:
