@@ -558,16 +558,14 @@ class TaskSchedule(Schedule):
         for other in self.issued.values():
             if other.rest is not None:
                 other.rest.suspects = [one for one in other.rest.suspects if not any(one is e for e in explained)]
-        return EndedItem(*self._place_of(index), ends, taken[-1], offset)
+        in_pass, position = divmod(index, self.length) if self.length else (0, index)
+        return EndedItem(in_pass, position, ends, taken[-1], offset)
 
     def leave_out(self, item: EndedItem, error: BaseException | None = None) -> None:
         task = self.issued[item.number]
         assert task.rest is not None, "a worker has ended in it"
         task.rest.left_out[item.offset] = error
         self._left_out[self._indexes_of(task)[item.offset]] = error
-
-    def _place_of(self, index: int) -> tuple[int, int]:
-        return divmod(index, self.length) if self.length else (0, index)
 
     def _ask_again(self, number: int) -> None:
         """Ask for the next part of a task; if nothing is left of it, it is done."""
