@@ -22,6 +22,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final, NamedTuple
 
 try:
@@ -85,7 +86,7 @@ class FileCache:
         try:
             with self._locked() as is_locked:
                 if is_locked:
-                    _remove(self._incoming)
+                    Path(self._incoming).unlink(missing_ok=True)
                     self._make_room(0)
         except BaseException:
             self.close()
@@ -143,7 +144,7 @@ class FileCache:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 os.replace(self._incoming, path)
         except BaseException:
-            _remove(self._incoming)
+            Path(self._incoming).unlink(missing_ok=True)
             self._set_total(total)
             raise
         if replaced:
@@ -162,7 +163,7 @@ class FileCache:
             for _, size, path in files:
                 if total <= goal:
                     break
-                _remove(path)
+                Path(path).unlink(missing_ok=True)
                 total -= size
         self._set_total(total)
         return total
@@ -259,8 +260,3 @@ def _size_of(path: str) -> int:
         return os.stat(path).st_size
     except FileNotFoundError:
         return 0
-
-
-def _remove(path: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(path)

@@ -13,7 +13,8 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 try:
@@ -111,7 +112,7 @@ def replacing(path: PathLike, *, overwrite: bool) -> Iterator[str]:
             _flush(part)
             _publish(part, target, overwrite)
         except BaseException:
-            _remove(part)
+            Path(part).unlink(missing_ok=True)
             raise
     _flush(folder)
 
@@ -167,7 +168,7 @@ def alone(path: str, waiting: str) -> Iterator[None]:
     try:
         yield
     finally:
-        _remove(path + ".lock")
+        Path(path + ".lock").unlink(missing_ok=True)
         lock.close()
 
 
@@ -191,7 +192,7 @@ def _remove_abandoned(folder: str, name: str) -> None:
             # save under one name at one moment.
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _log.info("removing %s, which a killed program has left", part)
-            _remove(part)
+            Path(part).unlink(missing_ok=True)
         except BlockingIOError:
             pass  # it is being written
         finally:
@@ -220,8 +221,3 @@ def _flush(path: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _remove(path: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(path)
