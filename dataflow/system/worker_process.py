@@ -360,9 +360,8 @@ def _preload() -> None:
     """
     from multiprocessing import forkserver  # not available on Windows
 
-    server = getattr(forkserver, "_forkserver", None)
-    has_default = getattr(server, "_preload_modules", None) == ["__main__"]
-    if has_default and getattr(server, "_forkserver_pid", 0) is None:
+    server = _fork_server()
+    if server.get("_preload_modules") == ["__main__"] and server.get("_forkserver_pid", 0) is None:
         imported = [name for name in sys.modules if name.startswith("dataflow.")]
         forkserver.set_forkserver_preload(["__main__", "cloudpickle", "dataflow.system.preload", *imported])
 
