@@ -51,7 +51,7 @@ class PositionalFile:
         self.read_into(data, offset, place)
         return data
 
-    def read_into(self, buffer: Any, offset: int, place: str = "") -> None:
+    def read_into(self, buffer: Any, offset: int, place: str) -> None:
         """Fill a writable buffer with the bytes from `offset` on. Raises as `read` does."""
         view, done = memoryview(buffer).cast("B"), 0
         self._check(offset, len(view), place)

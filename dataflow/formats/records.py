@@ -193,7 +193,7 @@ class RecordDecoder:
             at = None if offset is None else offset + error.offset
             raise file_damaged(self._path, f"{self._unit} {self._name(place)}", error.reason, at) from error.__cause__
 
-    def verify(self, data: Any, place: object, key: bytes = b"") -> None:
+    def verify(self, data: Any, place: object, key: bytes) -> None:
         """Verify the checksum of one record of ours, without decoding it.
 
         Raises:

@@ -240,7 +240,7 @@ class TFRecordSerializer:
 
 
 @contextmanager
-def writing(path: PathLike, compute: Compute, *, overwrite: bool = False) -> Iterator[Callable[[bytes], None]]:
+def writing(path: PathLike, compute: Compute, *, overwrite: bool) -> Iterator[Callable[[bytes], None]]:
     """Context manager: return a function that writes one record. The file and its index appear after a normal exit."""
     offsets = array("Q", [0])
     held: list[bytes] = []  # one record: it may be the last

@@ -86,9 +86,7 @@ def _below(rows: Sequence[Any], top: int, nodes: Sequence[Any]) -> list[int]:
     return found
 
 
-def report_of(
-    df: Any, kind: type, path: str | os.PathLike[str] | None, in_consumer: Mapping[int, float] | None = None
-) -> str:
+def report_of(df: Any, kind: type, path: str | os.PathLike[str] | None, in_consumer: Mapping[int, float]) -> str:
     """The report as text, or written as a page to `path`, which is returned; otherwise as for `statistics_of`."""
     statistics = statistics_of(df, in_consumer)
     if path is None:

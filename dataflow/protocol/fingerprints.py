@@ -706,7 +706,7 @@ _MAX_BYTES: Final = 1 << 30
 _GENERATORS: Final = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 
 
-def describe_imported(value: Any, names: Set[str], assigned: Set[str] = frozenset()) -> str | None:
+def describe_imported(value: Any, names: Set[str], assigned: Set[str]) -> str | None:
     """A text for what a module has: the same in each process that imports the module, until the value is changed.
 
     Functions and classes that are found under their names count by these. Attributes that an object's methods change

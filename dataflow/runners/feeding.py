@@ -121,7 +121,7 @@ class Feeder:
         self._source = source
         self._num_at_once = 1  # maximum number of datapoints read between two checks of results and time
 
-    def chunks(self, timeout: float | None, waits: bool = False) -> Iterator[Iterator[Any]]:
+    def chunks(self, timeout: float | None, waits: bool) -> Iterator[Iterator[Any]]:
         """Yield chunks of results until the source has ended and all are handed out.
 
         Args:

@@ -55,9 +55,7 @@ def stacks_evenly(datapoints: Sequence[Any]) -> bool:
     return True
 
 
-def regroup(
-    results: Iterator[Any], batch_size: int, *, remainder: bool, use_list: bool, waits: bool = False
-) -> Iterator[Any]:
+def regroup(results: Iterator[Any], batch_size: int, *, remainder: bool, use_list: bool, waits: bool) -> Iterator[Any]:
     """Yield batches of `results`, in order; batches made by workers pass unchanged until a datapoint was dropped.
 
     Args:

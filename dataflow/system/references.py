@@ -441,7 +441,7 @@ def _attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def reached(
-    roots: Iterable[tuple[str, Any]], parts: Callable[[str, Any], Iterable[tuple[str, Any]]] = parts
+    roots: Iterable[tuple[str, Any]], parts: Callable[[str, Any], Iterable[tuple[str, Any]]]
 ) -> Iterator[tuple[str, Any]]:
     """The first references that lead on from `roots`, the nearest first; `parts` is called once a value."""
     found = [*roots]  # also keeps temporary objects, and so their ids
