@@ -252,12 +252,12 @@ class FlowDataset:
 
     def _load(self, flow: DataFlow, state: Mapping[str, Any]) -> None:
         resumable = flow if isinstance(flow, ResumableData) else ResumableData(flow)  # raises
-        if self._state is not None and import_torch("to_torch needs").utils.data.get_worker_info() is not None:
+        worker = import_torch("to_torch needs").utils.data.get_worker_info()
+        if self._state is not None and worker is not None:
             raise StateMismatch(
                 "to_torch: a state was loaded into the data set, which is now in a worker of a DataLoader; each worker "
                 "has a state of its own. Load it with num_workers=0; or save and load with StatefulDataLoader"
             )
-        worker = import_torch("to_torch needs").utils.data.get_worker_info()
         here = 1 if worker is None else worker.num_workers
         there = state.get("workers", here) if isinstance(state, Mapping) else here
         if there != here:

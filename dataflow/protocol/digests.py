@@ -218,8 +218,8 @@ def _difference(one: Any, other: Any, path: Path) -> str:
             return f"{where} is {one.dtype} {one.shape}, and {other.dtype} {other.shape}"
         for index in np.ndindex(one.shape):
             if digest(one[index]) != digest(other[index]):
-                at = f"[{', '.join(map(str, index))}]" if index else ""
-                return f"{where} is {one[index]!r}, and {other[index]!r}{f', at {at}' if at else ''}"
+                at = f", at [{', '.join(map(str, index))}]" if index else ""
+                return f"{where} is {one[index]!r}, and {other[index]!r}{at}"
     return f"{where} is {one!r:.80}, and {other!r:.80}"
 
 

@@ -143,7 +143,7 @@ class FailureReporter:
     def report_skipped(self, failure: Failure, error: BaseException, *, judged: bool) -> None:
         """Report that an item was skipped. An exception raised by this ends the flow."""
         if not failure.path:
-            failure = replace(failure, path=self._path) if self._path else failure
+            failure = replace(failure, path=self._path)
         self._send(Report(failure, error, judged, self._new_items()))
 
     def record_seen(self, node: object, seen: int) -> None:
