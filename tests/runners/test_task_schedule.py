@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dataflow.errors import WorkerDied
 from dataflow.protocol.datapoint import HOLE
-from dataflow.protocol.kept_values import Kept
+from dataflow.protocol.kept import KeptInWorker
 from dataflow.runners.rebatching import WorkerBatch
 from dataflow.runners.schedules import IndexRanges, ItemEnd, MapTasks, MixedSchedule, OnePass
 from dataflow.transport.message_layout import NO_ROOM
@@ -600,7 +600,7 @@ def test_passes_are_numbered_and_described_even_for_a_queue_without_room():
 
 
 def test_what_nodes_keep_goes_with_the_pass_and_comes_back_at_its_end_only():
-    nodes = [Kept(), Kept()]
+    nodes = [KeptInWorker(), KeptInWorker()]
     nodes[1].reported, nodes[1].is_due = {"n": 1}, True
     schedule = OnePass(FakeTaskQueue())
     schedule.begin_pass(0, nodes=nodes)
