@@ -4,6 +4,8 @@ import json
 import logging
 import pickle
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -30,6 +32,7 @@ from dataflow import (
 from dataflow.errors import LengthUnknown, MissingExtra, NotReproducible, StateMismatch
 from dataflow.protocol.passes import known_length
 from tests.support.contract import seeded
+from tests.support.waits import LIMIT
 
 torch = pytest.importorskip("torch")
 data = torch.utils.data
@@ -488,6 +491,41 @@ def test_stateful_data_loader_continues_on_another_number_of_ranks():
         for loader, state in zip(loaders, states, strict=False):
             loader.load_state_dict(state)
         assert [row for step in zip(*loaders, strict=True) for row in rows(step)] == whole[12:48]
+
+
+OF_OTHER_RANKS = """
+from torchdata.stateful_dataloader import StatefulDataLoader
+import dataflow
+from dataflow import StateMismatch
+from tests.frameworks.test_torch_dataset import in_batches
+
+def build(world_size):
+    dataset = in_batches(0, world_size, 12 // world_size)
+    return StatefulDataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork")
+
+dataflow.seed(3)
+saved = build(3)
+iterator = iter(saved)
+next(iterator)
+state = saved.state_dict()
+same, other = build(3), build(2)
+same.load_state_dict(state)
+print(len(list(same)), len(list(iterator)))
+other.load_state_dict(state)
+try:
+    list(other)
+except StateMismatch as error:
+    print(error)
+"""
+
+
+@OF_TORCHDATA
+@pytest.mark.slow
+def test_stateful_data_loader_with_workers_refuses_a_state_of_another_number_of_ranks():
+    pytest.importorskip("torchdata")
+    command = [sys.executable, "-c", OF_OTHER_RANKS]  # nobody joins the workers of the refused loader
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT)
+    assert done.stdout.startswith("3 3\n") and "world_size" in done.stdout
 
 
 def test_what_saves_in_a_worker_is_not_loaded_with_another_number_of_workers():
