@@ -97,9 +97,12 @@ def _not_a_datapoint(value: Any) -> TypeError:
     )
 
 
+_TEXTS: Final = (str, bytes)
+
+
 def component(dp: Any, key: Any) -> Any:
     """One component, by index or by key; the error lists the available ones."""
-    if isinstance(dp, str | bytes):  # its characters are no components
+    if isinstance(dp, _TEXTS):  # its characters are no components
         raise _not_a_datapoint(dp)
     try:
         return dp[key]
@@ -119,6 +122,11 @@ def replaced(dp: Any, key: Any, value: Any) -> Any:
 
 def selected(dp: Any, keys: Sequence[Any]) -> Any:
     """The components `keys` of `dp`, in that order: a dict for a dict, otherwise a list."""
+    if type(dp) is list:
+        try:
+            return [dp[key] for key in keys]
+        except (IndexError, TypeError):
+            pass  # `component` says which
     if isinstance(dp, dict):
         return {key: component(dp, key) for key in keys}
     return [component(dp, key) for key in keys]
