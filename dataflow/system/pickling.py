@@ -433,10 +433,6 @@ class ForkedMain:
         return {}
 
 
-def _is_of_main(obj: Any) -> bool:
-    return obj.__module__ in _MAIN_NAMES
-
-
 def _name_in_main(obj: Any) -> str | None:
     """Its name in the main module, or that of a global variable with it; None if it has no such name."""
     if obj.__module__ not in _MAIN_NAMES:
@@ -492,7 +488,7 @@ def _functions_of_main(obj: Any) -> Iterator[types.FunctionType]:
 
     def parts_in_main(where: str, value: Any) -> Iterable[tuple[str, Any]]:
         kind = value if isinstance(value, type) else type(value)
-        follows = isinstance(value, types.FunctionType) or _is_of_main(kind) or made_of(value)
+        follows = isinstance(value, types.FunctionType) or kind.__module__ in _MAIN_NAMES or made_of(value)
         return parts(where, value) if follows else ()
 
     for _, value in reached([("", obj)], parts_in_main):
