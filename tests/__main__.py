@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Sequence
 from typing import IO
 
-DISASTERS = ("tests/runners/test_disasters.py", "tests/runners/test_map_disasters.py")
-INTERRUPTS = "tests/test_interrupts_everywhere.py"
+FAULTS = ("tests/promises/test_faults_reach_the_loop.py", "tests/promises/test_faults_of_maps_reach_the_loop.py")
+INTERRUPTS = "tests/promises/test_ctrl_c_is_safe.py"
 # In full, these take an hour, most of it waiting: several at a time.
 INTERRUPTS_IN_FULL = tuple(
     (INTERRUPTS, "-k", words)
@@ -21,17 +21,23 @@ INTERRUPTS_IN_FULL = tuple(
 )
 # The first three wait most, for Ray and for the ends of processes, and run in one part with the quick interrupts. What
 # else is in which part makes the parts take equally long.
-WAITING = ("tests/ray", "tests/runners/test_deaths.py", "tests/runners/test_runners.py", "tests/observe")
+WAITING = (
+    "tests/ray",
+    "tests/promises/test_workers_end_with_the_program.py",
+    "tests/runners/test_runners.py",
+    "tests/observe",
+)
 OTHER = (
-    *DISASTERS,
+    *FAULTS,
     "tests/compat",
     "tests/remote",
     "tests/system",
     "tests/transport",
     "tests/transforms",
 )
-RUNNERS = ("tests/runners", *(f"--ignore={file}" for file in (*DISASTERS, *WAITING)))
-REST = ("tests", "dataflow", *(f"--ignore={place}" for place in ("tests/runners", INTERRUPTS, *OTHER, *WAITING)))
+RUNNERS = ("tests/runners", "tests/promises")
+RUNNERS += tuple(f"--ignore={place}" for place in (INTERRUPTS, *FAULTS, *WAITING))
+REST = ("tests", "dataflow", *(f"--ignore={place}" for place in (*RUNNERS[:2], *OTHER, *WAITING)))
 
 
 def run_parts(parts: Sequence[Sequence[str]], arguments: Sequence[str]) -> int:

@@ -14,9 +14,9 @@ TOO_SLOW = ["-m", "not slow and not ray and not full"]
 ONE = (
     "tests/runners/test_liveness.py",
     "tests/runners/test_runners.py",
-    "tests/runners/test_strict.py",
+    "tests/promises/test_every_runner_yields_the_same.py",
     "tests/runners/test_maps.py",
-    "tests/runners/test_deaths.py",
+    "tests/promises/test_workers_end_with_the_program.py",
     "tests/system",
 )
 OTHER = (
@@ -26,7 +26,7 @@ OTHER = (
     "tests/observe/test_repr.py",
     "tests/protocol/test_state.py",
     "tests/protocol/test_seeding.py",
-    "tests/test_footguns.py",
+    "tests/promises/test_unlike_tensorpack.py",
     "tests/sources",
     "tests/transforms",
     "tests/observe/test_display.py",

@@ -11,7 +11,7 @@ import pytest
 from dataflow import BatchData, DataFromGenerator, MapData, RayMapData, RayRunner, WorkerDied
 from dataflow.errors import WorkerTraceback
 from dataflow.protocol.state import state_of
-from tests.runners.test_items import BAD, HANGS, STRIKES, N, Planted, expected, found_in, numbers
+from tests.promises.test_items_that_end_workers import BAD, HANGS, STRIKES, N, Planted, expected, found_in, numbers
 from tests.support.faults import deadline
 from tests.support.waits import LIMIT
 

@@ -351,11 +351,11 @@ def test_initialising_and_waiting_for_the_consumer_do_not_count():
 
 @pytest.mark.slow
 def test_a_consumer_and_workers_that_were_stopped_together_blame_no_item():
-    from tests.runners.test_deaths import Program
+    from tests.promises.test_workers_end_with_the_program import Program
 
     with Program(
         """
-        from tests.runners.test_items import slowly, numbers
+        from tests.promises.test_items_that_end_workers import slowly, numbers
         if __name__ == "__main__":
             df = MultiProcessMapData(numbers(), 1, slowly, strict=True, item_timeout=2, context="fork")
             tell("ready")
