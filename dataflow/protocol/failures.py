@@ -142,7 +142,7 @@ class FailureReporter:
 
     def report_skipped(self, failure: Failure, error: BaseException, *, judged: bool) -> None:
         """Report that an item was skipped. An exception raised by this ends the flow."""
-        if not failure.path:
+        if self._path and not failure.path:  # otherwise it stays the same object: the node may be the runner's own
             failure = replace(failure, path=self._path)
         self._send(Report(failure, error, judged, self._new_items()))
 
