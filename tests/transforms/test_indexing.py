@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from dataflow import BatchData, DataFromList, Dropped, MapData, RepeatedData
+from dataflow import BatchData, DataFlow, DataFromList, Dropped, MapData, RepeatedData
 from dataflow.protocol.datapoint import HOLE
 from dataflow.protocol.passes import root_stream
 from dataflow.transforms import indexing
@@ -34,20 +34,54 @@ def test_indexes_onwards_never_end_and_a_block_ends_at_what_is_wanted():
     assert list(map(len, blocks_of(indexing.onwards(0), 3))) == [256] * 3
 
 
-def test_pass_by_index_reads_the_indexes_of_the_pass():
-    ds = DataFromList([[k] for k in range(3)], shuffle=False)
-    seen = []
+class Recorded(DataFlow):
+    """Records what is asked of it: passes have three datapoints, the last of which is dropped."""
 
-    class Recorded:
-        def _df_num_from(self, begin):
-            return ds._df_num_from(begin)
+    _df_addressable = True
+    _df_endless = property(lambda self: self.endless)
 
-        def _df_at(self, blocks, stream):
-            seen.extend(blocks_of(blocks))
-            return iter([[0], HOLE, [2]])
+    def __init__(self, *, endless):
+        self.endless = endless
+        self.asked = []
 
-    assert list(indexing.pass_by_index(Recorded(), 2, root_stream(ds))) == [[0], [2]]
-    assert seen == [[6, 7, 8]]
+    def _df_num_from(self, begin):
+        self.asked.append(begin)
+        return 3
+
+    def _df_at(self, blocks, stream):
+        self.asked.append((blocks_of(blocks, 2), stream))
+        return iter([[0], [1], HOLE])
+
+    def _df_run_pass(self, p, stream):
+        self.asked.append((p, stream))
+        return iter([[p]])
+
+
+def test_a_finite_pass_is_read_by_the_indexes_of_the_pass():
+    for read in (indexing.pass_by_index, indexing.order_by_index):
+        df = Recorded(endless=False)
+        stream = root_stream(df)
+        assert list(read(df, 2, stream)) == [[0], [1]]
+        assert df.asked[0] == stream.begin and df.asked[1][0] == [[6, 7, 8]] and df.asked[1][1] is stream
+
+
+def test_an_endless_order_continues_where_the_last_pass_stopped():
+    df = Recorded(endless=True)
+    stream = root_stream(df)
+    assert [list(itertools.islice(indexing.order_by_index(df, p, stream), 1)) for p in range(2)] == [[[0]], [[1]]]
+    ((blocks, asked),) = df.asked
+    assert [block[0] for block in blocks] == [0, 256] and asked is stream
+
+
+def test_an_input_of_which_each_pass_takes_as_many_is_read_by_index_if_it_is_endless():
+    df = Recorded(endless=True)
+    stream = root_stream(df)
+    assert list(indexing.pass_from(df, 2, 5, stream)) == [[0], [1]]
+    assert df.asked[0][0] == [[10, 11, 12, 13, 14], [15, 16, 17, 18, 19]] and df.asked[0][1] is stream
+    for endless, num_taken in ((True, None), (False, 5)):
+        df = Recorded(endless=endless)
+        assert list(indexing.pass_from(df, 2, num_taken, stream)) == [[2]]
+        assert df.asked == [(2, stream)]
 
 
 def test_passes_of_an_endless_input_continue_one_another_and_those_of_another_are_its_own():

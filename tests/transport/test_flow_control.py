@@ -3,12 +3,15 @@
 import multiprocessing
 import os
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from dataflow.system.descriptors import passing_to_child, pipe
+from dataflow.transport.current_item import position_in
 from dataflow.transport.flow_control import Credit, Window
+from dataflow.transport.worker_counters import WorkerActivity, totals_of
 from tests.support.fakes import METHODS
 from tests.support.waits import LIMIT, wait_until
 
@@ -203,6 +206,168 @@ def test_who_waits_for_credit_seldom_wakes_up(monkeypatch):
     monkeypatch.setattr("dataflow.transport.flow_control.time", SimpleNamespace(sleep=sleep))
     assert quota.wait_for_room()
     assert len(naps) < 200
+
+
+@pytest.fixture
+def naps(monkeypatch):
+    """The sleeps of whoever waits; `naps.then`, if set, is called after each."""
+
+    class Naps(list):
+        then = None
+
+        def sleep(self, seconds):
+            self.append(seconds)
+            self.then()
+
+    found = Naps()
+    monkeypatch.setattr("dataflow.transport.flow_control.time", found)
+    return found
+
+
+def test_sleeps_double_from_20_microseconds_to_2_milliseconds_and_the_wait_is_recorded(naps, monkeypatch):
+    clock = iter([7.0, 9.5])
+    monkeypatch.setattr("dataflow.transport.flow_control._now", lambda: next(clock))
+    credit = Credit(1, shared=False)
+    quota = make_quota(Window(1), credit)
+    quota.wait_for_room()
+    assert quota.waited == 0.0
+    quota.spend(1, 0)
+    naps.then = lambda: len(naps) == 9 and credit.grant(0, 1, 0, 0)
+    assert quota.wait_for_room().count == 1
+    assert naps == [20e-6 * 2**k for k in range(7)] + [2e-3] * 2
+    assert quota.waited == 2.5
+    totals = totals_of(credit.counters_of(0), 8.0)
+    assert totals.seconds[WorkerActivity.BLOCKED] == pytest.approx(1.0) and totals.window == 1.0
+
+
+@pytest.mark.parametrize(
+    ("limit", "sent", "received", "for_memory"),
+    [(0, 5, 0, False), (1, 1, 0, True), (100, 99, 0, False), (100, 100, 0, True), (100, 150, 60, False)],
+)
+def test_what_a_worker_waits_for_is_recorded(naps, limit, sent, received, for_memory):
+    credit = Credit(1, shared=False)
+    quota = make_quota(Window(1, max_queued=limit), credit)
+    quota.spend(1, 0)
+    quota.queue(sent)
+    credit.grant(0, 0, 0, received)
+    naps.then = credit.stop
+    assert quota.wait_for_room() is None
+    assert quota.waited_for_memory is for_memory
+    activity = WorkerActivity.MEMORY if for_memory else WorkerActivity.BLOCKED
+    assert totals_of(credit.counters_of(0), time.perf_counter()).seconds[activity] > 0
+
+
+@pytest.mark.parametrize(
+    ("free", "sleeps"),
+    [
+        (2, [2e-3, 4e-3, 8e-3, 16e-3, 32e-3, 32e-3]),
+        (3, [2e-3] * 6),
+    ],
+)
+def test_who_finds_little_of_its_window_free_sleeps_twice_as_long(naps, free, sleeps):
+    """Three eighths are neither little nor much."""
+    assert longest_sleeps(naps, [free] * 6) == sleeps
+
+
+@pytest.mark.parametrize(("free", "sleeps"), [(4, [16e-3] * 3), (5, [16e-3, 8e-3, 4e-3]), (8, [16e-3, 8e-3, 4e-3])])
+def test_who_finds_more_than_half_of_its_window_free_sleeps_half_as_long(naps, free, sleeps):
+    assert longest_sleeps(naps, [2, 2, 2, *[free] * 3])[3:] == sleeps
+
+
+def test_who_finds_little_of_its_window_free_after_a_short_sleep_sleeps_no_longer(naps):
+    assert longest_sleeps(naps, [2, 2, 2, 2], num_naps=1) == [2e-3] * 4
+    assert longest_sleeps(naps, [5, 5], num_naps=1) == [2e-3] * 2
+
+
+def longest_sleeps(naps, frees, num_naps=None):
+    """The last sleep of each wait, after which so much of a window of eight is free; the first is a quarter of it.
+
+    Without `num_naps`, a wait ends after two equal sleeps: the longest at that time.
+    """
+    credit = Credit(64, shared=False)
+    quota = credit.port(0).quota(Window(8))
+    quota.spend(8, 0)
+    found = []
+    for free in frees:
+        naps.clear()
+        naps.then = lambda free=free: (
+            (len(naps) == num_naps if num_naps else naps[-2:-1] == naps[-1:]) and credit.grant(0, free, 0, 0)
+        )
+        assert quota.wait_for_room()
+        quota.spend(free, 0)
+        assert naps[0] == (20e-6 if num_naps or max(naps) == 2e-3 else max(naps) / 4)
+        found.append(2e-3 if num_naps else naps[-1])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("window", "made", "begun", "part"),
+    [
+        (Window(1), (1, 0), (0, 0), 1.0),
+        (Window(1), (3, 0), (0, 0), 1.0),
+        (Window(4), (3, 7), (2, 0), 0.25),
+        (Window(4, 100), (1, 50), (0, 0), 0.25),
+        (Window(10, 100), (9, 20), (0, 0), 0.2),
+        (Window(10, 100), (9, 60), (1, 20), 0.4),
+    ],
+)
+def test_the_part_of_a_window_that_is_in_use_is_that_of_the_smaller_measure(window, made, begun, part):
+    credit = Credit(1, shared=False)
+    quota = make_quota(window, credit)
+    quota.spend(*made)
+    credit.grant(0, *begun, 0)
+    assert quota.window_in_use() == part
+
+
+def test_what_was_made_and_sent_before_counts(naps):
+    credit = Credit(1, shared=False)
+    quota = make_quota(Window(10, 100, max_queued=10), credit)
+    for _ in range(3):
+        quota.spend(1, 30)
+        quota.queue(3)
+    room = quota.wait_for_room()
+    assert (room.count, room.nbytes, room.max_bytes) == (5, 10, 1)
+
+
+def test_reports_are_outstanding_until_they_are_received(naps):
+    credit = Credit(2, shared=False)
+    quota = credit.port(1).quota(Window(1))
+    naps.then = credit.stop
+    assert quota.wait_for_report_credit(2) and quota.wait_for_report_credit(2) and not naps
+    naps.then = lambda: len(naps) == 9 and credit.report_received(1)
+    assert quota.wait_for_report_credit(2)
+    assert naps == [20e-6 * 2**k for k in range(7)] + [2e-3] * 2
+    for _ in range(2):
+        credit.report_received(1)
+    naps.clear()
+    assert quota.wait_for_report_credit(2) and quota.wait_for_report_credit(2) and not naps
+    naps.then = credit.stop
+    assert not quota.wait_for_report_credit(2) and len(naps) == 1
+
+
+def test_what_a_worker_makes_is_known_until_it_is_replaced():
+    credit = Credit(3, shared=False)
+    items = [credit.port(k).quota(Window(1)).current_item() for k in range(3)]
+    for k in range(3):
+        items[k].begin(4 + k)
+    assert [position_in(credit.item_of(k)) for k in range(3)] == [4, 5, 6]
+    credit.clear_item(1)
+    assert [credit.item_of(k) != 0 for k in range(3)] == [True, False, True]
+    assert credit.late_after(2.0) == (2.0, "spent more than item_timeout=2 seconds on it")
+
+
+def test_a_jobserver_is_told_what_the_consumer_sees():
+    told = []
+
+    class FakeJobserver:
+        def __getattr__(self, name):
+            return lambda *arguments: told.append((name, *arguments))
+
+    for jobserver in (None, FakeJobserver()):
+        credit = Credit(3, shared=False, jobserver=jobserver)
+        for method in (credit.started, credit.replaced, credit.waited_in_vain, credit.stop, credit.close):
+            method()
+    assert told == [("begin",), ("replace",), ("lend",), ("stop", 3), ("close",)]
 
 
 def naps_of(monkeypatch, num_workers, rate, waits=30):
