@@ -15,7 +15,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.errors import NotStorable
+from dataflow.errors import FileDamaged, NotStorable
+from dataflow.formats.checksums import check_version, file_damaged
 from dataflow.formats.loading import Positions, runs
 from dataflow.formats.records import RecordDecoder, RecordEncoder
 from dataflow.transport.dtypes import dtype_name, dtype_of
@@ -69,6 +70,15 @@ class Column:
     def row_bytes(self) -> int:
         """Bytes of each row; 0 for records."""
         return 0 if self.is_record else dtype_of(self.dtype).itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+    def is_valid(self) -> bool:
+        """Whether it can be one of ours.
+
+        Raises:
+            ValueError: Its dtype is invalid.
+        """
+        kinds = {_SCALAR, _ARRAY, _RECORD, *(kind.__name__ for kind in _NUMBERS)}
+        return type(self.name) is str and self.kind in kinds and self.row_bytes >= 0
 
     def values(self, rows: NDArray[Any]) -> list[Any]:
         """Return the values of these rows in datapoints; arrays that share no memory."""
@@ -173,6 +183,26 @@ class ColumnTable:
         """Return the table from the result of `to_json`."""
         columns = (Column(**{**column, "shape": tuple(column["shape"])}) for column in said["columns"])
         return cls(said["container"], tuple(columns))
+
+    @classmethod
+    def described(cls, path: str, place: str, about: Any, version: int) -> tuple[ColumnTable, int]:
+        """Return the table of a file of ours, and its number of rows, from what the file says about itself as JSON.
+
+        Raises:
+            FileDamaged: It says something else, or has another version than `version`.
+        """
+        try:
+            check_version(path, place, about.get("version"), version, about.get("checksum"))
+            table, num = cls.from_json(about["table"]), about["size"]
+            counts = [num, *(n for column in table.columns for n in column.shape)]
+            if any(type(n) is not int or n < 0 for n in counts) or not all(map(Column.is_valid, table.columns)):
+                raise ValueError("its columns are none that this format has")
+            return table, num
+        except FileDamaged:
+            raise
+        except Exception as error:  # of any type: anything may stand there
+            reason = f"what it says about its rows cannot be read ({type(error).__name__}: {error})"
+            raise file_damaged(path, place, reason) from error
 
     def _outline(self) -> str:
         return "no container" if self.container == _ALONE else f"a {self.container}"

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from dataflow.errors import DataFlowTerminated
-from dataflow.formats.checksums import ALGORITHM, check_version, file_damaged
+from dataflow.formats.checksums import ALGORITHM, file_damaged
 from dataflow.formats.columns import ENDS, Column, ColumnTable, RecordRows, RecordWriter, StoredColumn, TableWriter
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader
 from dataflow.formats.saving import replacing, save_pass
@@ -173,8 +173,9 @@ class _HDF5Reader:
         about = self._about()
         known: dict[str, Column] = {}
         table = ColumnTable("list", ())
+        num = 0
         if about is not None:
-            table = ColumnTable.from_json(about["table"])
+            table, num = ColumnTable.described(self.path, "", about, _VERSION)
             known = {column.name: column for column in table.columns}
         elif data_paths is None:
             raise ValueError(f"{self.path}: say which datasets to read, with data_paths=; there are {self._names()}")
@@ -196,8 +197,9 @@ class _HDF5Reader:
                 lengths[name] = len(dataset)
         if len(set(lengths.values())) > 1:
             raise ValueError(f"{self.path}: the datasets differ in length, so they do not form rows: {lengths}")
-        num = about["size"] if about is not None else next(iter(lengths.values()), 0)
-        if about is not None and set(lengths.values()) - {num}:
+        if about is None:
+            num = next(iter(lengths.values()), 0)
+        elif set(lengths.values()) - {num}:
             raise file_damaged(self.path, "", f"there are {lengths} rows, and {num} were written")
         if names == [column.name for column in table.columns]:
             return table, stored, num
@@ -215,11 +217,9 @@ class _HDF5Reader:
         try:
             if _ABOUT not in self._file.attrs:
                 return None
-            about = json.loads(bytes(self._file.attrs[_ABOUT]))
+            return json.loads(bytes(self._file.attrs[_ABOUT]))
         except Exception as error:  # h5py raises many types
             raise file_damaged(self.path, "", f"what it says about itself cannot be read ({error})") from error
-        check_version(self.path, "", about["version"], _VERSION, about.get("checksum"))
-        return about
 
     def _dataset(self, name: str) -> Any:
         dataset = self.asked(lambda: self._file.get(name), name)

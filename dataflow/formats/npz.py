@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.errors import PickleRefused
-from dataflow.formats.checksums import ALGORITHM, check_version, checksum, file_damaged
+from dataflow.formats.checksums import ALGORITHM, checksum, file_damaged
 from dataflow.formats.columns import ENDS, Column, ColumnTable, RecordRows, RecordWriter, StoredColumn, TableWriter
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader, existing
 from dataflow.formats.positional import PositionalFile
@@ -34,6 +34,7 @@ _ABOUT = "dataflow.json"  # the member of the archive that describes the arrays
 _MARK = b"dataflow"  # the comment of that member, which identifies it even if its name was damaged
 _VERSION = 2  # of the files that are written; those of version 1, whose checksums differ, can be read
 _BLOCK = 1 << 18  # bytes that have one checksum
+_CHECKSUM_BYTES = 4
 _LOCAL_HEADER = 30  # bytes of the fixed part, before the name and the extra field of a member
 _LOCAL_SIGNATURE = b"PK\3\4"
 _CHUNK = 1 << 20
@@ -185,21 +186,32 @@ class _NpzReader:
         return self._table.read(self._columns, positions)
 
     def _ours(self, archive: zipfile.ZipFile, about: Any) -> tuple[ColumnTable, int, list[StoredColumn]]:
-        check_version(self._path, _ABOUT, about["version"], _VERSION, about.get("checksum"))
-        table, num = ColumnTable.from_json(about["table"]), about["size"]
+        table, num = ColumnTable.described(self._path, _ABOUT, about, _VERSION)
         columns: list[StoredColumn] = []
         for column in table.columns:
             member = self._member(archive, f"{column.name}.npy")
             end = self._data_offset(member) + member.file_size
             if column.is_record:
                 ends = _read_array(self._path, archive, f"{column.name}{ENDS}.npy")
+                if ends.shape != (num,) or ends.dtype.kind != "u":
+                    raise file_damaged(self._path, f"array {column.name + ENDS!r}", f"it has not {num} numbers")
                 begin = end - int(ends[-1]) if num else end
                 columns.append(self._records(column, begin, ends))
             else:
-                summed = bytes.fromhex(about["checksums"][column.name])
+                summed = self._checksums(about, column, num)
                 begin = end - num * column.row_bytes
                 columns.append(_StoredRows(self._file, column, begin, num, summed))
         return table, num, columns
+
+    def _checksums(self, about: Any, column: Column, num: int) -> bytes:
+        try:
+            summed = bytes.fromhex(about["checksums"][column.name])
+            if len(summed) != _CHECKSUM_BYTES * -(-num // _rows_per_block(column)):
+                raise ValueError(f"{len(summed)} bytes of checksums")
+        except (KeyError, TypeError, ValueError) as error:
+            place = f"{_ABOUT}, array {column.name!r}"
+            raise file_damaged(self._path, place, f"its checksums cannot be read ({error})") from error
+        return summed
 
     def _records(self, column: Column, offset: int, ends: NDArray[np.uint64]) -> RecordRows:
         place = f"array {column.name!r}"
@@ -398,7 +410,9 @@ def _check_name(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) ->
     try:
         with suppress(NotImplementedError, RuntimeError), archive.open(member):  # of a kind that zipfile cannot read
             pass
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, struct.error, EOFError, ValueError, OverflowError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # of the system; this one is about the offset
+            raise
         raise file_damaged(path, f"member {member.filename!r}", str(error), member.header_offset) from error
 
 

@@ -1,5 +1,7 @@
 """npz and HDF5 files: those of others, and what others see in ours."""
 
+import io
+import json
 import os
 import zipfile
 from pathlib import Path
@@ -291,3 +293,86 @@ def test_names_of_arrays_in_any_language(tmp_path):
     np.savez(path, größe=np.arange(3), 名=np.arange(3))
     with NumpySerializer.load(path, shuffle=False) as df:
         assert_same(list(df), [{"größe": np.int64(k), "名": np.int64(k)} for k in range(3)])
+
+
+# -- what a file says about its rows -----------------------------------------------------------------------------------
+
+
+LIES = {
+    "no object": lambda about: 7,
+    "no version": lambda about: about.pop("version"),
+    "no table": lambda about: about.pop("table"),
+    "a table that is a list": lambda about: about.update(table=[]),
+    "a column with another attribute": lambda about: about["table"]["columns"][0].update(kand="scalar"),
+    "a column without a kind": lambda about: about["table"]["columns"][0].pop("kind"),
+    "an unknown kind": lambda about: about["table"]["columns"][0].update(kind="arr"),
+    "a name that is none": lambda about: about["table"]["columns"][0].update(name=7),
+    "an unknown dtype": lambda about: about["table"]["columns"][0].update(dtype="<x8"),
+    "a dtype with pointers": lambda about: about["table"]["columns"][0].update(dtype="|O"),
+    "a shape below zero": lambda about: about["table"]["columns"][0].update(shape=[-1]),
+    "a shape of text": lambda about: about["table"]["columns"][0].update(shape="ab"),
+    "no number of rows": lambda about: about.pop("size"),
+    "a number of rows that is text": lambda about: about.update(size="10"),
+    "fewer than no rows": lambda about: about.update(size=-1),
+}
+LIES_OF_NPZ = {
+    "no checksums": lambda about: about.pop("checksums"),
+    "checksums that are a number": lambda about: about.update(checksums=7),
+    "too few checksums": lambda about: about["checksums"].update(label=""),
+    "checksums that are no numbers": lambda about: about["checksums"].update(label="x"),
+    "one row more": lambda about: about.update(size=11),
+}
+
+
+def lied(about, lie):
+    changed = lie(about)
+    return changed if type(changed) is int and changed == 7 else about
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_an_hdf5_file_that_says_nonsense_about_its_rows_is_damaged(name, tmp_path):
+    path = HDF5.saved(tmp_path, [{"label": k} for k in range(10)])
+    with h5py.File(path, "r+") as file:
+        about = lied(json.loads(bytes(file.attrs["dataflow"])), LIES[name])
+        file.attrs["dataflow"] = np.bytes_(json.dumps(about).encode())
+    with HDF5.load(path) as df, pytest.raises(FileDamaged):
+        len(df)
+
+
+@pytest.mark.parametrize("name", LIES | LIES_OF_NPZ)
+def test_a_npz_file_that_says_nonsense_about_its_rows_is_damaged(name, tmp_path):
+    path = NPZ.saved(tmp_path, [{"label": k} for k in range(10)])
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    about = lied(json.loads(members["dataflow.json"]), (LIES | LIES_OF_NPZ)[name])
+    members["dataflow.json"] = json.dumps(about).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for filename, content in members.items():
+            archive.writestr(filename, content)
+    with NPZ.load(path, shuffle=False) as df, pytest.raises(FileDamaged):
+        list(df)
+
+
+@pytest.mark.parametrize("offset", [1 << 31, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+@pytest.mark.parametrize("name", ["a.npy", "a.txt"])
+def test_a_npz_file_with_a_member_that_begins_elsewhere_is_damaged(name, offset, tmp_path):
+    with zipfile.ZipFile(path := tmp_path / "file.npz", "w") as archive:
+        archive.writestr(name, b"content")
+        archive.filelist[0].header_offset = offset
+    with NPZ.load(path) as df, pytest.raises(FileDamaged):
+        len(df)
+
+
+@pytest.mark.parametrize("ends", [np.arange(1, 4, dtype="u8"), np.arange(2.0), np.zeros((2, 1), "u8")])
+def test_a_npz_file_whose_records_have_other_ends_is_damaged(ends, tmp_path):
+    path = NPZ.saved(tmp_path, [["a"], ["b"]])
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    with io.BytesIO() as file:
+        np.save(file, ends)
+        members["0.ends.npy"] = file.getvalue()
+    with zipfile.ZipFile(path, "w") as archive:
+        for filename, content in members.items():
+            archive.writestr(filename, content)
+    with NPZ.load(path) as df, pytest.raises(FileDamaged, match="it has not 2 numbers"):
+        len(df)
