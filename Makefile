@@ -5,6 +5,7 @@ PYTHONS ?= 3.11 3.12 3.13 3.14 3.15
 PYTEST_ARGS ?=
 ROOM ?=
 MODULES ?=
+FUZZ_ARGS ?=
 REPOSITORY ?=
 export NO_MKDOCS_2_WARNING := 1
 
@@ -15,7 +16,7 @@ INSTALLED := $(VENV)/.installed-
 .DELETE_ON_ERROR:
 # Two installations into one environment must not overlap, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help demo quick test test-full test-all test-frameworks test-browser mutants check ci format docs screens dist bench bench-all clean
+.PHONY: help demo quick test test-full test-all test-frameworks test-browser mutants fuzz coverage check ci format docs screens dist bench bench-all clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +55,15 @@ test-browser: $(INSTALLED)test $(INSTALLED)docs $(INSTALLED)browser ## open the 
 mutants: $(INSTALLED)quick $(INSTALLED)mutants ## change the pure modules in small ways, and list the changes that no test notices
 	$(RUN) -m tests.mutants $(MODULES)
 
+fuzz: $(INSTALLED)quick $(INSTALLED)fuzz ## give each parser of foreign bytes ten seconds of bytes that nobody has written
+	$(RUN) -m tests.fuzz $(FUZZ_ARGS)
+
+coverage: $(INSTALLED)test $(INSTALLED)coverage ## run the quick suite, and list the branches that it does not reach, in workers too
+	$(RUN) -m coverage erase
+	$(RUN) -m coverage run -m tests $(PYTEST_ARGS)
+	$(RUN) -m coverage combine --quiet
+	$(RUN) -m coverage report
+
 check: $(INSTALLED)check $(INSTALLED)docs ## lint, formatting, types, documents
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
@@ -84,7 +94,7 @@ bench-all: $(INSTALLED)test ## measure ours beside every peer, PyTorch and Ray i
 	$(RUN) -m benchmarks --all $(BENCH_ARGS)
 
 clean: ## remove environments, caches and whatever was built
-	rm -rf .venv .venv-* benchmarks/.envs benchmarks/results .mypy_cache .pytest_cache .ruff_cache .hypothesis mutants site build dist *.egg-info
+	rm -rf .venv .venv-* benchmarks/.envs benchmarks/results .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage mutants site build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment whose installation was interrupted has no stamp, so it is made again.

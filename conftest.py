@@ -29,7 +29,7 @@ hypothesis.settings.register_profile(  # for `make mutants`, which runs each tes
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
 )
 
-collect_ignore = ["tests/mutants.py"]  # needs mutmut
+collect_ignore = ["tests/fuzz.py", "tests/mutants.py"]  # need atheris, mutmut
 
 
 def pytest_configure(config: pytest.Config) -> None:
