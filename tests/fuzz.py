@@ -305,9 +305,9 @@ def begin_states(folder: Path) -> Iterable[bytes]:
 
 
 PARSERS = {
-    "npz": Parser(read_npz, begin_npz, DAMAGED),
+    "npz": Parser(read_npz, begin_npz, (*DAMAGED, ValueError)),
     "npz-members": Parser(read_npz_members, begin_npz_members, (*DAMAGED, ValueError)),
-    "hdf5": Parser(read_hdf5, begin_hdf5, DAMAGED),
+    "hdf5": Parser(read_hdf5, begin_hdf5, (*DAMAGED, ValueError)),
     "lmdb-records": Parser(read_record, begin_records, DAMAGED),
     "own-records": Parser(read_own_record, begin_own_records, DAMAGED),
     "tfrecord": Parser(read_tfrecord, begin_tfrecord, DAMAGED),

@@ -558,6 +558,97 @@ def test_an_empty_span_is_exhausted_at_once():
     assert take(schedule) is None and schedule.exhausted
 
 
+def test_with_a_limit_in_bytes_as_much_is_under_way_as_recent_datapoints_allow():
+    schedule = IndexRanges(FakeTaskQueue(), 2, None, grain=1, ordered=True, bytes_per_worker=100)
+    assert schedule.ahead() == 1
+    for nbytes, ahead in ((10.0, 10), (1000.0, 1), (1.0, 50)):
+        schedule.bytes_each = nbytes
+        assert schedule.ahead() == ahead
+    schedule.per_task = 100
+    schedule.bytes_each = 0.1
+    assert schedule.ahead() == 300
+    schedule = IndexRanges(FakeTaskQueue(), 2, 4, grain=1, ordered=True, bytes_per_worker=100)
+    schedule.bytes_each = 10.0
+    assert schedule.ahead() == 4
+
+
+def test_towards_the_end_of_a_pass_ranges_become_shorter_so_that_all_workers_have_some():
+    schedule = IndexRanges(FakeTaskQueue(), 2, None, grain=1, ordered=True, least=8)
+    schedule.begin_pass(0, 20)
+    schedule.refill()
+    assert ranges_issued(schedule) == [(0, 8), (8, 6), (14, 3), (17, 2), (19, 1)]
+
+
+def test_a_range_that_begins_inside_of_a_grain_ends_where_one_ends():
+    schedule = IndexRanges(FakeTaskQueue(), 1, None, grain=4, ordered=True)
+    schedule.per_task = 6
+    schedule.begin_pass(3, 30)
+    schedule.refill()
+    assert ranges_issued(schedule) == [(3, 9), (12, 8), (20, 8), (28, 5)]
+
+
+@pytest.mark.parametrize(("ahead", "longest"), [(1, 1), (7, 3), (None, 1 << 7)])
+def test_a_range_is_half_of_what_may_be_under_way_at_most(ahead, longest):
+    schedule = IndexRanges(FakeTaskQueue(), 1, ahead, grain=1, ordered=True)
+    for _ in range(7):
+        receive(schedule, 0, pace=1e-6)
+    assert schedule.per_task == longest
+
+
+def test_no_range_is_issued_without_room_even_if_a_worker_has_only_one():
+    schedule = IndexRanges(FakeTaskQueue(), 2, 1, grain=1, ordered=True)
+    schedule.begin_pass(0, 10)
+    schedule.refill()
+    assert ranges_issued(schedule) == [(0, 1), (1, 1)]
+
+
+def test_a_queue_without_room_gets_one_range_at_a_time():
+    schedule = IndexRanges(FakeTaskQueue(room=0), 2, None, grain=1, ordered=True)
+    schedule.begin_pass(0, 10)
+    schedule.refill()
+    assert ranges_issued(schedule) == [(0, 1)] and schedule.under_way == 1
+
+
+def test_positions_that_were_picked_are_the_task():
+    schedule = IndexRanges(FakeTaskQueue(), 1, 8, grain=1, ordered=True)
+    schedule.per_task = 2
+    schedule.begin_pass(0, 4, np.array([17, 13, 19, 15]))
+    schedule.refill()
+    assert [slot.datapoints[0].tolist() for slot in schedule.task_queue.slots.values()] == [[17, 13], [19, 15]]
+
+
+def test_an_endless_pass_is_never_all_issued_and_one_that_is_discarded_is():
+    schedule = IndexRanges(FakeTaskQueue(), 1, 8, grain=1, ordered=True)
+    assert schedule.all_issued
+    schedule.begin_pass(0, None)
+    schedule.refill()
+    assert schedule.under_way == 8 and not schedule.all_issued and not schedule.keeps_holes
+    schedule.discard()
+    assert schedule.index == 0 and schedule.all_issued
+
+
+def test_a_pause_issues_a_short_task_if_workers_are_short_of_tasks():
+    schedule = schedule_of(1, 40)
+    schedule.per_task = 2
+    fill(schedule, "a")
+    schedule.pause()
+    fill(schedule, "b")
+    schedule.pause()
+    fill(schedule, "c")
+    schedule.pause()
+    assert [slot.datapoints for slot in schedule.task_queue.slots.values()] == [["a"], ["b"]]
+    fixed = MapTasks(FakeTaskQueue(), 1, 40, ordered=True, continues=False, per_task=2)
+    fill(fixed, "a")
+    fixed.pause()
+    assert not fixed.task_queue.slots
+
+
+def test_tasks_of_five_milliseconds_stay_as_they_are():
+    schedule = schedule_of(1, 40)
+    receive(schedule, 0, pace=5e-3)
+    assert schedule.per_task == 1
+
+
 # -- whole passes ------------------------------------------------------------------------------------------------------
 
 

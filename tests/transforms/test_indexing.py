@@ -8,6 +8,7 @@ import pytest
 from dataflow import BatchData, DataFlow, DataFromList, Dropped, MapData, RepeatedData
 from dataflow.protocol.datapoint import HOLE
 from dataflow.protocol.passes import root_stream
+from dataflow.protocol.state import Drops, state_of
 from dataflow.transforms import indexing
 
 
@@ -125,6 +126,8 @@ def test_a_hole_ends_what_counts_datapoints_with_an_error_that_names_the_node():
     assert [next(datapoints), next(datapoints)] == [[1], [2]]
     with pytest.raises(Dropped, match=r"^DataFromList counts datapoints, and one below it was dropped"):
         next(datapoints)
+    assert state_of(ds).part(Drops).has_dropped is True
+    ds = DataFromList([[0]], shuffle=False)
     assert list(indexing.none_dropped(iter([[1], [2]]), ds)) == [[1], [2]]
 
 
