@@ -320,26 +320,25 @@ PARSERS = {
 }
 
 
-def fuzz(name: str, seconds: int, replay: str | None) -> None:
+def fuzz(name: str, folder: str, seconds: int, replay: str | None) -> None:
     """Fuzz one parser in this process, which ends then."""
     parser = PARSERS[name]
     logging.disable()
     warnings.simplefilter("ignore")
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        where = Path(folder)
-        corpus = where / "corpus"
-        corpus.mkdir()
-        for k, data in enumerate(parser.begin(where)):
-            (corpus / str(k)).write_bytes(data)
+    where = Path(folder)  # the parent removes it: libFuzzer ends this process at once
+    corpus = where / "corpus"
+    corpus.mkdir()
+    for k, data in enumerate(parser.begin(where)):
+        (corpus / str(k)).write_bytes(data)
 
-        def run(data: bytes) -> None:
-            try:
-                parser.read(data, where)
-            except parser.documented:
-                pass
+    def run(data: bytes) -> None:
+        try:
+            parser.read(data, where)
+        except parser.documented:
+            pass
 
-        atheris.Setup([sys.argv[0], *LIMITS, f"-max_total_time={seconds}", replay or str(corpus)], run)
-        atheris.Fuzz()
+    atheris.Setup([sys.argv[0], *LIMITS, f"-max_total_time={seconds}", replay or str(corpus)], run)
+    atheris.Fuzz()
 
 
 def main() -> int:
@@ -347,15 +346,17 @@ def main() -> int:
     options.add_argument("names", nargs="*", choices=[*PARSERS, []], metavar="NAME", help=", ".join(PARSERS))
     options.add_argument("--seconds", type=int, default=10, help="for each parser")
     options.add_argument("--replay", help="a file with the bytes of a finding")
-    options.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    options.add_argument("--folder", help=argparse.SUPPRESS)
     given = options.parse_args()
-    if given.here:
-        fuzz(given.names[0], given.seconds, given.replay)
+    if given.folder:
+        fuzz(given.names[0], given.folder, given.seconds, given.replay)
     failed = []
     for name in given.names or PARSERS:
-        command = [sys.executable, "-m", "tests.fuzz", name, "--here", f"--seconds={given.seconds}"]
+        command = [sys.executable, "-m", "tests.fuzz", name, f"--seconds={given.seconds}"]
         command += [f"--replay={given.replay}"] if given.replay else []
-        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
+        with tempfile.TemporaryDirectory() as folder:
+            command.append(f"--folder={folder}")
+            done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
         lines = done.stderr.splitlines()
         if done.returncode:
             failed.append(name)
