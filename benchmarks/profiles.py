@@ -15,7 +15,7 @@ from statistics import median
 import dataflow
 from benchmarks.auto import CASES, Case, interleaved, numbers, rate
 from dataflow import DataFlow, MapData, ParallelData
-from dataflow.observe.profiling import Placement
+from dataflow.observe.profiler import Placement
 
 TOLERANCE = 0.25
 ENOUGH = 0.95  # of the best rate: of the numbers that reach it, the smallest is the best

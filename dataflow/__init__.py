@@ -46,7 +46,7 @@ _NAMES_OF = {  # of each module: all public names, which are imported at their f
     # Diagnostics
     "dataflow.observe.display": "PrintData",
     "dataflow.observe.speed": "TestDataSpeed",
-    "dataflow.observe.profiling": "profile",
+    "dataflow.observe.profiler": "profile",
     # Runners and parallel maps
     "dataflow.runners.map_variants": (
         "MultiProcessMapAndBatchData MultiProcessMapAndBatchDataZMQ MultiProcessMapDataComponentSharedArray"
@@ -159,7 +159,7 @@ if TYPE_CHECKING:  # the same for type checkers and editors, which read only thi
     # Diagnostics
     from dataflow.observe.display import PrintData as PrintData
     from dataflow.observe.speed import TestDataSpeed as TestDataSpeed
-    from dataflow.observe.profiling import profile as profile
+    from dataflow.observe.profiler import profile as profile
 
     # Runners and parallel maps
     from dataflow.runners.map_variants import (

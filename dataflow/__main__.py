@@ -18,7 +18,7 @@ from typing import Any, Final
 from dataflow.compat.rewritten_files import migrate
 from dataflow.errors import DataFlowError
 from dataflow.formats.converting import SUFFIXES, convert
-from dataflow.observe.profiling import profile
+from dataflow.observe.profiler import profile
 from dataflow.observe.speed import TestDataSpeed
 from dataflow.protocol.base import DataFlow
 from dataflow.protocol.digests import compare, digest_lines, read_digests

@@ -47,7 +47,7 @@ _NOW_IN: Final = {
     ),
     "observe": (
         "diagnostics.display diagnostics.progress diagnostics.speed engine.node_sampler engine.observer "
-        "profiling remote.receiver_figures reports.figures reports.gathering reports.page=report_page "
+        "profiling=profiler remote.receiver_figures reports.figures reports.gathering reports.page=report_page "
         "reports.text=report_text reports.tracing reports.verdict representation "
         "sampling.consumer=consumer_sampler sampling.frames=frame_owners"
     ),

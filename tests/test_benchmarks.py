@@ -36,7 +36,7 @@ from benchmarks import (
 )
 from benchmarks.__main__ import parse_arguments
 from benchmarks.figures import Figures
-from dataflow.observe.profiling import Placement
+from dataflow.observe.profiler import Placement
 
 CHEAP = ["small", "mnist", "image", "ragged"]
 

@@ -36,6 +36,7 @@ import re
 import sys
 import threading
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -54,6 +55,7 @@ __all__ = [
     "failure_of",
     "failure_reporter",
     "reporting_to",
+    "traceback_of",
 ]
 
 
@@ -111,6 +113,18 @@ class Report:
     warning: str = ""
 
 
+def traceback_of(error: BaseException) -> str:
+    """The traceback as Python prints it."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except (
+        DeprecationWarning
+    ):  # with -W error: Python 3.15 looks for the source of a main program that a worker imports
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return "".join(traceback.format_exception(error))
+
+
 def failure_of(node: str, position: int, in_pass: int, error: BaseException) -> Failure:
     """The record of an item for which `node` raised `error`."""
     kind = type(error)
@@ -121,7 +135,7 @@ def failure_of(node: str, position: int, in_pass: int, error: BaseException) -> 
         text = f"<str() of it raises {type(broken).__name__}>"
     # An item that is done again in another process is the same one, and counts once: addresses would tell them apart.
     node = re.sub(r" at 0x[0-9a-fA-F]+", "", node)
-    return Failure(node, position, in_pass, name, text, "".join(traceback.format_exception(error)))
+    return Failure(node, position, in_pass, name, text, traceback_of(error))
 
 
 class FailureReporter:

@@ -374,7 +374,8 @@ def held_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
         yield "the defaults", function.__defaults__
     if function.__kwdefaults__:
         yield "the defaults by name", function.__kwdefaults__
-    skipped = _OF_SINGLEDISPATCH if function.__globals__ is vars(functools) else ()
+    # The second holds all of a class for its annotations, from Python 3.14 on: also what is remembered there later.
+    skipped = _OF_SINGLEDISPATCH if function.__globals__ is vars(functools) else ("__classdict__",)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if name not in skipped:
             try:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pickle
-import traceback
 from typing import Any, cast
 
 from dataflow.errors import WorkerError, WorkerTraceback
-from dataflow.protocol.failures import Report
+from dataflow.protocol.failures import Report, traceback_of
 from dataflow.system.pickling import dumps_back
 
 __all__ = ["pack_failure", "pack_report", "unpack_failure", "unpack_report"]
@@ -19,7 +18,7 @@ def pack_failure(error: BaseException, *, note: str) -> bytes:
     In order of preference: a pickle that survives the round trip; its class, arguments and attributes, reassembled
     without calling ``__init__``; its type and text alone.
     """
-    text = "".join(traceback.format_exception(error))
+    text = traceback_of(error)
     error.add_note(note)
     name = f"{type(error).__module__}.{type(error).__qualname__}"
     try:

@@ -422,6 +422,21 @@ def test_an_unchanged_flow_keeps_its_workers():
         assert state_of(df).resource is before
 
 
+class Annotated(Numbers):
+    """Its annotations are made when they are first read, and remembered in the class."""
+
+    more: int
+
+
+def test_annotations_that_are_read_are_no_change():
+    with ParallelData(Annotated(2), 1, strict=True) as df:
+        assert numbers(df) == [[0], [1]]
+        before = state_of(df).resource
+        assert Annotated.__annotations__
+        assert numbers(df) == [[0], [1]]
+        assert state_of(df).resource is before
+
+
 @pytest.mark.parametrize("name", ["timeout", "max_restarts", "strict", "num_workers", "worker_init"])
 def test_an_option_cannot_be_changed(name):
     df = ParallelData(source(4), 1)

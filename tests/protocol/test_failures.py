@@ -1,8 +1,18 @@
 """Reports of failed items: records that can be sent, and reporters."""
 
 import pickle
+import traceback
+import warnings
 
-from dataflow.protocol.failures import Failure, FailureReporter, Report, failure_of, failure_reporter, reporting_to
+from dataflow.protocol.failures import (
+    Failure,
+    FailureReporter,
+    Report,
+    failure_of,
+    failure_reporter,
+    reporting_to,
+    traceback_of,
+)
 
 
 def raised(error):
@@ -17,6 +27,19 @@ def test_a_record_says_which_item_failed_and_how_and_travels():
     assert str(failure) == "MapData(decode): datapoint 17 of pass 2: ValueError: no image"
     assert "in raised" in failure.traceback
     assert pickle.loads(pickle.dumps(failure)) == failure
+
+
+def test_a_traceback_is_written_where_warnings_are_errors(monkeypatch):
+    format_exception = traceback.format_exception
+
+    def as_in_python_3_15(error):
+        warnings.warn("Module globals is missing a __spec__.loader", DeprecationWarning, stacklevel=1)
+        return format_exception(error)
+
+    monkeypatch.setattr(traceback, "format_exception", as_in_python_3_15)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "in raised" in traceback_of(raised(ValueError("no image")))
 
 
 class Mute(Exception):

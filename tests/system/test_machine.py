@@ -87,13 +87,14 @@ def test_an_unknown_number_of_cores_is_one(monkeypatch):
     assert available_cores() == 1
 
 
-@pytest.mark.parametrize(("most", "memory"), [(1 << 30, 1 << 28), (6 << 30, 1 << 30), (-1, 1 << 30)])
+@pytest.mark.parametrize(("most", "memory"), [(1 << 30, 1 << 28), (6 << 30, 1 << 30), (None, 1 << 30)])
 def test_a_limit_of_address_space_counts_as_memory_does(most, memory, monkeypatch):
     import resource
 
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (most, most) if which == resource.RLIMIT_AS else None)
+    limit = resource.RLIM_INFINITY if most is None else most
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, limit) if which == resource.RLIMIT_AS else None)
     monkeypatch.setattr(os, "sysconf", lambda name: 1 << 20)  # a page, and the number of pages
-    assert max_address_space() == (None if most == -1 else most)
+    assert max_address_space() == most
     assert default_max_bytes() == memory
 
 

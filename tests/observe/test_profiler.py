@@ -18,7 +18,7 @@ from dataflow import (
     MultiThreadRunner,
     ProxyDataFlow,
 )
-from dataflow.observe.profiling import Costs, Transfer, predict, profile
+from dataflow.observe.profiler import Costs, Transfer, predict, profile
 
 SHORT = 0.08  # seconds
 
@@ -136,14 +136,14 @@ def test_what_is_predicted_and_what_is_recommended_agree(rate, monkeypatch):
     def made_up(costs, cores, num_workers, backend):
         return (rate if num_workers > 1 else fewest) / costs.worker
 
-    monkeypatch.setattr("dataflow.observe.profiling.predict", made_up)
-    monkeypatch.setattr("dataflow.observe.profiling.available_cores", lambda: 2)
+    monkeypatch.setattr("dataflow.observe.profiler.predict", made_up)
+    monkeypatch.setattr("dataflow.observe.profiler.available_cores", lambda: 2)
     measured = profile(numbers(), SHORT)
     assert (measured.recommended.kind == "none") == (rate < 1.1)
 
 
 def test_the_time_that_other_programs_take_does_not_count(monkeypatch):
-    monkeypatch.setattr("dataflow.observe.profiling._delayed", lambda: time.perf_counter() / 2)
+    monkeypatch.setattr("dataflow.observe.profiler._delayed", lambda: time.perf_counter() / 2)
     measured = profile(MapData(numbers(), waits), 0.2)
     assert 1e-3 <= measured.seconds_per_datapoint < 1.8e-3  # of 2 ms
     assert measured.thread_speedup > 1.5
