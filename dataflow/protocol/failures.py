@@ -117,9 +117,8 @@ def traceback_of(error: BaseException) -> str:
     """The traceback as Python prints it."""
     try:
         return "".join(traceback.format_exception(error))
-    except (
-        DeprecationWarning
-    ):  # with -W error: Python 3.15 looks for the source of a main program that a worker imports
+    except DeprecationWarning:
+        # With -W error: Python 3.15 warns as it looks for the source of a main program that a worker has imported.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             return "".join(traceback.format_exception(error))
