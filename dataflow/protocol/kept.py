@@ -153,7 +153,7 @@ def require_kept(ds: Node, kept: Sequence[dict[str, Any]]) -> None:
                 raise NotReproducible(
                     f"{type(df).__name__}.{name} ({description[1]}) is kept from pass to pass, and no state can hold "
                     f"it, so a pass could not begin in another process. {_CURE}, or keep numbers from which __iter__ "
-                    "makes it"
+                    "makes it; what the datapoints do not depend on may be None until it is needed"
                 )
 
 

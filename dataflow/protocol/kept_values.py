@@ -5,8 +5,8 @@ sets, dicts and deques of those, up to 1,000 elements in all; and attributes of 
 set in the object that is there. Of objects of libraries, and of functions, only the generators that they hold are
 described: an augmentation may draw from its own.
 
-Of an iterator that is held, of a longer list whose length changes, of an array of another library, of a collection of
-the user's class and of one with objects only a change can be noticed.
+Of an iterator that is held, of what is larger (by its size and some elements), of an array of another library, of a
+collection of the user's class and of one with objects only a change can be noticed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import json
 import random
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
 from hashlib import sha256
+from itertools import islice
 from math import isfinite
 from types import BuiltinMethodType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, Final
@@ -34,8 +35,10 @@ __all__ = ["Kept", "changes", "describe", "is_opaque", "make", "may_be_set", "no
 
 _MAX_ELEMENTS: Final = 1000  # of what one attribute holds
 _MAX_BYTES: Final = 100_000  # of one text, or one array
-_OF_OBJECT: Final = 20  # as many elements stand for an object
+_MAX_OBJECTS: Final = 50  # that one attribute leads to
+_NUM_SAMPLES: Final = 16  # elements of what is larger
 _OPAQUE: Final = "cannot be given"  # the mark of such a description
+_NOT_THERE: Final = "an object that was not there at first"
 _PLAIN: Final = "biufcmMSU"  # kinds of dtypes
 _BIT_GENERATORS: Final = {
     kind.__name__: kind
@@ -43,7 +46,8 @@ _BIT_GENERATORS: Final = {
 }
 _SEQUENCES: Final[tuple[Any, ...]] = (list, tuple, set, frozenset)
 _MAPPINGS: Final[tuple[Any, ...]] = (dict, OrderedDict, Counter)
-_COLLECTIONS: Final = (*_SEQUENCES, deque, dict)
+_COLLECTIONS: Final[tuple[Any, ...]] = (*_SEQUENCES, deque, dict)
+_TEXTS: Final[tuple[Any, ...]] = (str, bytes, bytearray)
 _FACTORIES: Final[dict[str | None, Any]] = {
     None: None,
     **{kind.__name__: kind for kind in (int, float, str, list, set, dict)},
@@ -100,27 +104,31 @@ def changes(df: Any) -> dict[str, Any]:
     changed = {}
     for name, description in describe(df).items():
         before = part.first.get(name)
-        if _is_another_object(before, description):
-            description = [_OPAQUE, "an object that was not there at first"]
-        if description != before and not (is_opaque(description) and before is None):
-            changed[name] = description
+        reason = _refusal(before, description)
+        if description != before and not (reason and before is None):
+            changed[name] = [_OPAQUE, reason] if reason else description
     for name, iterator in part.iterators.items():
         if getattr(df, name, None) is iterator:
             changed[name] = [_OPAQUE, f"{iterator!r:.80} is held over several passes"]
     return changed
 
 
-def _is_another_object(before: Any, now: Any) -> bool:
-    """Whether an object is described for which there was none at first, or one of another class."""
+def _refusal(before: Any, now: Any) -> str:
+    """Why `now` cannot be given where `before` was at first; "" if it can, or has not changed."""
     kind = now[0] if isinstance(now, list) else None
-    if kind not in ("object", "holds"):
-        return False
+    if now == before or kind not in (_OPAQUE, "object", "holds"):
+        return ""
+    if kind == _OPAQUE:
+        return str(now[1])
     if not isinstance(before, list) or before[0] != kind:
-        return True
+        return _NOT_THERE
     if kind == "holds":
-        return [path for path, _ in before[1]] != [path for path, _ in now[1]]
+        return "" if [path for path, _ in before[1]] == [path for path, _ in now[1]] else _NOT_THERE
+    if before[1] != now[1]:
+        return _NOT_THERE
     held = dict(before[2])
-    return before[1] != now[1] or any(_is_another_object(held.get(name), description) for name, description in now[2])
+    reasons = ((name, _refusal(held[name], part)) for name, part in now[2] if held.get(name) is not None)
+    return next((f".{name}: {reason}" for name, reason in reasons if reason), "")
 
 
 def may_be_set(owner: Any, name: str) -> bool:
@@ -143,35 +151,36 @@ def _is_held_iterator(value: Any) -> bool:
     return isinstance(value, Iterator) and not isinstance(value, io.IOBase)
 
 
-def _attributes(df: Any) -> list[tuple[str, Any]]:
-    slots = (vars(cls).get("__slots__", ()) for cls in type(df).__mro__)
-    names = [*getattr(df, "__dict__", {}).copy()]
-    names += [name for found in slots for name in ((found,) if isinstance(found, str) else found)]
-    return [(name, getattr(df, name)) for name in names if hasattr(df, name)]
-
-
 def describe(df: Any) -> dict[str, Any]:
     """A description of each attribute of which a change can be noticed; None for None."""
+    return _describe_attributes(df)
+
+
+def _describe_attributes(owner: Any, objects: set[int] | None = None) -> dict[str, Any]:
     described = {}
-    for name, value in _attributes(df):
+    for name, value in _attributes(owner):
         if not name.startswith("_df_"):
             try:
-                described[name] = _describe_held(value, _Budget())
+                described[name] = _describe_held(value, _Budget(objects))
             except _CannotBeGiven as error:
-                text = str(error)
-                if text or isinstance(value, list | deque):
-                    text = text or _size_of(value)
+                if text := str(error) or _sketch(value):
                     described[name] = [_OPAQUE, text]
     return described
 
 
-class _Budget:
-    """How many more elements may be described, and the objects that were."""
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    from dataflow.system.references import attributes_of  # which few nodes need
 
-    def __init__(self) -> None:
+    return list(attributes_of(value))
+
+
+class _Budget:
+    """How many more elements of an attribute may be described; and the ids of the objects that were."""
+
+    def __init__(self, objects: set[int] | None = None) -> None:
         self.left = _MAX_ELEMENTS
-        self.objects: set[int] = set()
-        self.num_elements = 0  # of collections that are objects of the user's classes
+        self.objects = set() if objects is None else objects
+        self.has_objects = False  # of the user's classes, in a collection
 
     def spend(self, num: int, nbytes: int = 0) -> None:
         self.left -= num
@@ -180,19 +189,46 @@ class _Budget:
 
     def spend_object(self, value: object) -> None:
         """Enter an object. Objects may hold each other, so each is described once."""
-        if id(value) in self.objects:
+        if id(value) in self.objects or len(self.objects) >= _MAX_OBJECTS:
             raise _CannotBeGiven
         self.objects.add(id(value))
-        self.spend(_OF_OBJECT)  # a chain of objects must not be too deep
+
+
+def _sketch(value: Any) -> str:
+    """What tells that a value has changed which is too large for a state: its size and some elements; or ""."""
+    some: Iterable[Any] = ()
+    if hasattr(type(value), "__array__"):
+        try:
+            array = np.asarray(value)
+        except Exception:  # such as one in the memory of a GPU
+            return ""
+        some = array.flat[:: -(-array.size // _NUM_SAMPLES) or 1]
+        return _size_of(value, f"shape {array.shape}", some.tolist() if array.dtype.hasobject else [some])
+    if not isinstance(value, _TEXTS + _COLLECTIONS):
+        return ""
+    if not isinstance(value, dict | set | frozenset):
+        step = -(-len(value) // _NUM_SAMPLES) or 1
+        some = islice(value, 0, None, step) if isinstance(value, deque) else value[::step]
+    return _size_of(value, f"length {len(value)}", some)
+
+
+def _size_of(value: Any, size: str, elements: Iterable[Any]) -> str:
+    """A text that is another one if `size` or what is known of `elements` is."""
+    described = []
+    for element in elements:
+        try:
+            described.append(_describe(element, _Budget()))
+        except _CannotBeGiven as error:
+            described.append(str(error))
+    return f"{type(value).__name__} of {size}, digest {sha256(json.dumps(described).encode()).hexdigest()[:8]}"
 
 
 def _describe_held(value: Any, budget: _Budget) -> Any:
     """What an attribute holds: the value; if that cannot be described, the generators in it."""
-    num_elements = budget.num_elements
     try:
         description = _describe(value, budget)
-        if budget.num_elements > num_elements and isinstance(value, _COLLECTIONS):
-            raise _CannotBeGiven(f"{_size_of(value)}, digest {_digest(description)}")
+        if budget.has_objects:
+            raise _CannotBeGiven(_size_of(value, f"length {len(value)}", [value]))
         return description
     except _CannotBeGiven as error:
         found = [] if str(error) else [[path, _describe_generator(held)] for path, held in _generators_in(value)]
@@ -210,7 +246,7 @@ def _describe(value: Any, budget: _Budget, *, is_element: bool = False) -> Any:
         return value if isfinite(value) else ["float", str(value)]
     if kind is complex:
         return ["complex", str(value)]
-    if kind in (str, bytes, bytearray):
+    if kind in _TEXTS:
         budget.spend(0, len(value))
         return value if kind is str else [kind.__name__, _text(value)]
     if (kind is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind in _PLAIN:
@@ -222,13 +258,8 @@ def _describe(value: Any, budget: _Budget, *, is_element: bool = False) -> Any:
     if _is_generator(value):
         return _describe_generator(value)
     if hasattr(kind, "__array__"):  # of torch or JAX, a random key for example
-        try:
-            array = np.asarray(value)
-        except Exception:  # such as one in the memory of a GPU
-            raise _CannotBeGiven from None
-        _Budget().spend(array.size, array.nbytes)
-        raise _CannotBeGiven(f"{array.tolist()!r:.80}")
-    budget.num_elements += is_element
+        raise _CannotBeGiven(_sketch(value))
+    budget.has_objects |= is_element
     return _describe_object(value, kind, budget)
 
 
@@ -249,15 +280,7 @@ def _describe_collection(value: Any, kind: type, budget: _Budget) -> Any:
         return [name, elements, getattr(value.default_factory, "__name__", None)]
     if kind in _SEQUENCES or kind in _MAPPINGS:
         return [name, elements]
-    raise _CannotBeGiven(f"{_size_of(value)}, digest {_digest(elements)}")
-
-
-def _size_of(value: Any) -> str:
-    return f"{type(value).__name__} of length {len(value)}"
-
-
-def _digest(description: Any) -> str:
-    return sha256(json.dumps(description).encode()).hexdigest()[:8]
+    raise _CannotBeGiven(_size_of(value, f"length {len(value)}", value.items() if isinstance(value, dict) else value))
 
 
 def _is_generator(value: Any) -> bool:
@@ -280,20 +303,13 @@ def _describe_generator(value: Any) -> Any:
 
 
 def _describe_object(value: Any, kind: type, budget: _Budget) -> Any:
-    """The attributes of an object of a user's class, without those that cannot be described."""
+    """The attributes of an object of a user's class; of some of them, only a change can be noticed."""
     from dataflow.system.references import is_of_library  # which few nodes need
 
     if isinstance(value, _CODE) or (kind is not SimpleNamespace and is_of_library(kind)):
         raise _CannotBeGiven
     budget.spend_object(value)
-    described = []
-    for name, held in _attributes(value):
-        try:
-            described.append([name, _describe_held(held, budget)])
-        except _CannotBeGiven as error:
-            if str(error):
-                raise
-    return ["object", kind.__qualname__, described]
+    return ["object", kind.__qualname__, [*map(list, _describe_attributes(value, budget.objects).items())]]
 
 
 def _generators_in(value: Any) -> list[tuple[list[Any], Any]]:

@@ -31,6 +31,7 @@ __all__ = [
     "MAX_ITEMS",
     "MISSING",
     "Variable",
+    "attributes_of",
     "changed_by_methods",
     "defined_by",
     "globals_of",
@@ -426,10 +427,11 @@ def parts(where: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{where}.{name}", item) for name, item in made_of(value).items())
     if type(value).__module__ != "builtins":
         yield f"the class of {where}", type(value)
-        yield from ((f"{where}.{name}", item) for name, item in _attributes_of(value))
+        yield from ((f"{where}.{name}", item) for name, item in attributes_of(value))
 
 
-def _attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
+def attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes of an object, those in slots too, by name."""
     attributes = getattr(value, "__dict__", None)
     if isinstance(attributes, dict):
         yield from attributes.copy().items()

@@ -174,7 +174,13 @@ def append_to_each(df):
     return [list(held) for held in df.kept.values()]
 
 
+def value_of_epoch(df):
+    return df.kept.epoch
+
+
 KEPT = {
+    "number behind what cannot be given": lambda: Keeping(Training(), value_of_epoch, next_epoch),
+    "private slot": lambda: Keeping(PrivateSlot(), next_of_slot),
     "slots of an object": lambda: Keeping(OfSlots(), lambda df: df.kept.epoch, next_epoch),
     "frozen object": lambda: Keeping(Frozen(0), lambda df: df.kept.epoch, replace_frozen),
     "object of a library": lambda: Keeping(OfLibrary(), lambda df: df.kept()),
@@ -438,7 +444,67 @@ def replace_object(df):
     df.kept = SimpleNamespace(epoch=1)
 
 
+class Tensor:
+    """As of a library whose arrays a state cannot hold."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.arange(3)
+
+
+Tensor.__module__ = "numpy.made_here"
+
+
+class Training:
+    """Its epoch stands behind attributes that a state cannot hold."""
+
+    def __init__(self):
+        self.log = list(range(2000))
+        self.lock = threading.Lock()
+        self.weights = Tensor()
+        self.epoch = 0
+
+
+def next_of_slot(df):
+    return df.kept.step()
+
+
+class PrivateSlot:
+    __slots__ = ("__epoch",)
+
+    def __init__(self):
+        self.__epoch = 0
+
+    def step(self):
+        self.__epoch += 1
+        return self.__epoch
+
+
+def shuffle_in_place(df):
+    random.Random(1).shuffle(df.kept)
+
+
 REFUSED = {
+    "long list in an object": (
+        lambda: Keeping(Training(), value_of_epoch, lambda df: df.kept.log.append(1)),
+        r"\.log: list of length 2002",
+    ),
+    "long list that is shuffled": (
+        lambda: Keeping(list(range(2000)), lambda df: df.kept[0], shuffle_in_place),
+        "list of length 2000, digest",
+    ),
+    "full deque": (
+        lambda: Keeping(deque(range(2000), 2000), lambda df: df.kept[0], lambda df: df.kept.rotate(1)),
+        "deque of length 2000, digest",
+    ),
+    "large array": (
+        lambda: Keeping(np.arange(5000), lambda df: int(df.kept[0]), lambda df: df.kept.__iadd__(1)),
+        r"ndarray of shape \(5000,\), digest",
+    ),
+    "large set": (
+        lambda: Keeping(set(range(2000)), lambda df: 1, lambda df: df.kept.add(-len(df.kept))),
+        "set of length 2002",
+    ),
+    "large text": (lambda: Keeping("a" * 200_000, lambda df: 1, append_text), "str of length 200002"),
     "iterator": (lambda: Keeping(itertools.count(), lambda df: next(df.kept)), "count.* is held over several passes"),
     "long list": (lambda: Keeping(list(range(2000)), lambda df: len(df.kept), grow), "list of length 2002"),
     "list of the user's objects": (
