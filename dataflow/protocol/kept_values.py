@@ -141,6 +141,10 @@ class _CannotBeGiven(Exception):
     """A value cannot be given to another process; the text describes it, if a change of it can be noticed."""
 
 
+class _TooLarge(_CannotBeGiven):
+    """It has too many elements, or bytes, for a state."""
+
+
 def is_opaque(description: Any) -> bool:
     """Whether what is described cannot be made again: only a change of it can be noticed."""
     return isinstance(description, list) and description[:1] == [_OPAQUE]
@@ -163,7 +167,8 @@ def _describe_attributes(owner: Any, objects: set[int] | None = None) -> dict[st
             try:
                 described[name] = _describe_held(value, _Budget(objects))
             except _CannotBeGiven as error:
-                if text := str(error) or _sketch(value):
+                is_noticed = isinstance(error, _TooLarge) or isinstance(value, list | deque)
+                if text := str(error) or (_sketch(value) if is_noticed else ""):
                     described[name] = [_OPAQUE, text]
     return described
 
@@ -185,7 +190,7 @@ class _Budget:
     def spend(self, num: int, nbytes: int = 0) -> None:
         self.left -= num
         if self.left < 0 or nbytes > _MAX_BYTES:
-            raise _CannotBeGiven
+            raise _TooLarge
 
     def spend_object(self, value: object) -> None:
         """Enter an object. Objects may hold each other, so each is described once."""
