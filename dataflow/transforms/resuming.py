@@ -436,8 +436,11 @@ class Resumed:
 
 
 def _begin_of(state: FlowState) -> _Bookmark:
-    """The bookmark before the first iteration."""
-    return _Bookmark(state.passes, Stream(state.root(), drawn=current_root() is None and not state.fixed))
+    """The bookmark before the first iteration.
+
+    Its pass is 0, also while another thread begins that iteration and has only counted it.
+    """
+    return _Bookmark(0, Stream(state.root(), drawn=current_root() is None and not state.fixed))
 
 
 def _not_whole(position: int, per_step: int) -> str:

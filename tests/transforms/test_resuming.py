@@ -381,6 +381,21 @@ def test_another_thread_skips_exactly_as_many(make):
     assert positions == sorted(positions)
 
 
+def test_a_state_that_another_thread_asks_for_as_the_first_loop_begins_is_at_the_beginning(monkeypatch):
+    df, states = ResumableData(numbers(5)), []
+    original = ResumableData._df_run_pass
+
+    def run_pass(self, p, stream):  # the pass has its number, and no bookmark yet
+        thread = threading.Thread(target=lambda: states.append(df.state_dict()))
+        thread.start()
+        thread.join()
+        return original(self, p, stream)
+
+    monkeypatch.setattr(ResumableData, "_df_run_pass", run_pass)
+    assert len(list(df)) == 5
+    assert [(state["pass"], state["offset"]) for state in states] == [(0, 0)]
+
+
 def test_what_another_thread_skips_as_a_loop_begins_is_skipped(monkeypatch):
     df = ResumableData(numbers(10, shuffle=False))
     df.skip(1)
