@@ -85,8 +85,8 @@ def read_npz_members(data: bytes, folder: Path) -> None:
     with zipfile.ZipFile(folder / "f.npz", "w") as archive:
         for k, part in enumerate(data.split(SPLIT)):
             name, _, content = part.partition(b"\n")
-            with contextlib.suppress(ValueError):
-                archive.writestr(name.decode("latin-1") or str(k), content)
+            with contextlib.suppress(ValueError):  # zipfile ends a name where it has a zero
+                archive.writestr(name.decode("latin-1").partition("\0")[0] or str(k), content)
     read_all(dataflow.NumpySerializer.load, folder / "f.npz", shuffle=False)
 
 

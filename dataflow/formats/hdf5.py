@@ -187,9 +187,9 @@ class _HDF5Reader:
             if column is not None and not column.is_record and not column.row_bytes:
                 stored.append(_EmptyRows(column))
                 continue
-            dataset = self._dataset(name)
+            dataset = self._dataset(name, is_ours=column is not None)
             if column is not None and column.is_record:
-                ends = self._dataset(name + ENDS)
+                ends = self._dataset(name + ENDS, is_ours=True)
                 stored.append(self._records(dataset, column, ends))
                 lengths[name] = len(ends)
             else:
@@ -221,9 +221,11 @@ class _HDF5Reader:
         except Exception as error:  # h5py raises many types
             raise file_damaged(self.path, "", f"what it says about itself cannot be read ({error})") from error
 
-    def _dataset(self, name: str) -> Any:
+    def _dataset(self, name: str, *, is_ours: bool) -> Any:
         dataset = self.asked(lambda: self._file.get(name), name)
         if not isinstance(dataset, self._h5py.Dataset):
+            if is_ours:
+                raise file_damaged(self.path, f"dataset {name!r}", f"it is missing; there are {self._names()}")
             raise KeyError(f"there is no dataset {name!r} in {self.path}; there are {self._names()}")
         if dataset.external or dataset.is_virtual or dataset.file.filename != self._file.filename:
             raise ValueError(

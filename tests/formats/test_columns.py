@@ -309,6 +309,7 @@ LIES = {
     "a name that is none": lambda about: about["table"]["columns"][0].update(name=7),
     "an unknown dtype": lambda about: about["table"]["columns"][0].update(dtype="<x8"),
     "a dtype with pointers": lambda about: about["table"]["columns"][0].update(dtype="|O"),
+    "another name": lambda about: about["table"]["columns"][0].update(name="other"),
     "a shape below zero": lambda about: about["table"]["columns"][0].update(shape=[-1]),
     "a shape of text": lambda about: about["table"]["columns"][0].update(shape="ab"),
     "no number of rows": lambda about: about.pop("size"),
