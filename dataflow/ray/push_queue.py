@@ -86,6 +86,9 @@ class PushedTaskQueue(TaskQueue):
                 if actor.takes_tasks:
                     actor.call("discard_tasks", self._next)
 
+    def last_taken(self, worker: int) -> int | None:
+        return next((task.number for task in self.tasks_of(worker)), None)
+
     def pump(self) -> None:
         while self._waiting:
             task = self._waiting[0]

@@ -480,9 +480,9 @@ class TaskSchedule(Schedule):
         taken = self._taken_by(worker)
         if not taken:
             return False
-        # The worker took its tasks in order, and died in the last one. Its results of the others may not have been
-        # sent: these tasks are repeated, if a worker is left to do them.
-        number = taken[-1 if self._num_alive else 0]
+        # The worker died in the last one. Its results of the others may not have been sent: these tasks are repeated,
+        # if a worker is left to do them.
+        number = taken[-1] if self._num_alive else min(taken, key=lambda k: self.issued[k].order)
         partial = self._partial.pop(worker, []) if self.current.get(worker) == number else []
         task = self.issued[number]
         self._finish(number, [*task.rest.results, *partial] if task.rest else partial, error)
@@ -492,8 +492,10 @@ class TaskSchedule(Schedule):
         return not self._ordered or self._num_alive > 0 or all(k in self._done for k in range(self._due, task.order))
 
     def _taken_by(self, worker: int) -> list[int]:
-        """The tasks that a worker has taken and not finished, in this order."""
-        return [number for number, task in self.issued.items() if task.queued.taken_by == worker]
+        """The tasks that a worker has taken and not finished. The one that it has taken last comes last."""
+        taken = [number for number, task in self.issued.items() if task.queued.taken_by == worker]
+        last = self.task_queue.last_taken(worker)
+        return sorted(taken, key=lambda number: number == last)
 
     def _rest_of(self, number: int, worker: int) -> _Rest:
         """What is left of a task in which a worker has ended, now that what it had sent was received."""
@@ -534,7 +536,7 @@ class TaskSchedule(Schedule):
             The datapoint that it was making; None if that is unknown, or if it was making none.
         """
         taken = self._taken_by(worker)
-        if not taken:
+        if not taken or taken[-1] != self.task_queue.last_taken(worker):
             return None
         task = self.issued[taken[-1]]
         begin = 0 if task.rest is None else len(task.rest.results)

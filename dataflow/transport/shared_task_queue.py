@@ -52,7 +52,8 @@ _IS_FULL: Final = _NUM + 1  # index of the next: whether there are no further ta
 _NUM_ASKED: Final = _NUM + 2  # index of the next: how many parts were asked for; then the tokens of the last of them
 _ASKED: Final = _NUM + 3
 _MAX_ASKED: Final = 8
-_BYTES: Final = (_ASKED + 2 * _MAX_ASKED) * 8
+_LAST: Final = _ASKED + 2 * _MAX_ASKED  # index of the first of `_NUM` words, by worker: the number after that of the
+_BYTES: Final = (_LAST + _NUM) * 8  # task that it has taken last; of more workers, some share a word
 
 
 class TaskOwnership:
@@ -80,11 +81,16 @@ class TaskOwnership:
 
     def claim(self, number: int, worker: int) -> None:
         """Record that `worker` has taken the task."""
+        self._words[_LAST + worker % _NUM] = number + 1  # first: a worker that is killed between the two is making nothing
         self._words[number % _NUM] = number * _HOLDERS + worker + 1
 
     def free(self, number: int) -> None:
         """Mark the task as free."""
         self._words[number % _NUM] = number * _HOLDERS
+
+    def last_claimed(self, worker: int) -> int | None:
+        """The number of the task that `worker` has taken last; None if it has taken none."""
+        return self._words[_LAST + worker % _NUM] - 1 if self._words[_LAST + worker % _NUM] else None
 
     def num_taking(self) -> int:
         """How many workers, the first ones, take tasks."""
@@ -98,7 +104,7 @@ class TaskOwnership:
         """The parts that were asked for last, by number and place; they may be done, or gone, or half overwritten."""
         if not self._words[_NUM_ASKED]:
             return []
-        words = self._words[_ASKED:].tolist()
+        words = self._words[_ASKED:_LAST].tolist()
         return list(zip(words[::2], words[1::2], strict=True))
 
     def add_asked(self, number: int, place: int) -> None:
@@ -319,6 +325,9 @@ class SharedTaskQueue:
 
     def set_full(self, is_full: bool) -> None:
         self.ownership.set_full(is_full)
+
+    def last_taken(self, worker: int) -> int | None:
+        return self.ownership.last_claimed(worker)
 
     def encode(self, dp: Any, *, is_only_task: bool) -> Any:
         self._memory_limit.is_only_task = is_only_task

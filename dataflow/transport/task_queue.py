@@ -173,6 +173,12 @@ class TaskQueue(Protocol):
         """Discard what was encoded since the last task."""
         return
 
+    def last_taken(self, worker: int) -> int | None:
+        """The number of the task that `worker` has taken last; None if it has taken none.
+
+        It may be one that another worker has taken, too.
+        """
+
     def pump(self) -> None:
         """Continue operations that were postponed to avoid blocking."""
         return
@@ -202,6 +208,7 @@ class ThreadTaskQueue(TaskQueue):
         is_stopped: Whether there are no more tasks.
         changed: Notified when `num_taking` or `is_stopped` changes.
         claims: Held to take a task.
+        last: By worker: the number of the task that it has taken last.
     """
 
     def __init__(self) -> None:
@@ -212,6 +219,7 @@ class ThreadTaskQueue(TaskQueue):
         self.is_stopped = False
         self.changed = threading.Condition()
         self.claims = threading.Lock()
+        self.last: dict[int, int] = {}
 
     def port(self, worker: int) -> _ThreadTaskReader:
         return _ThreadTaskReader(self, worker)
@@ -237,6 +245,9 @@ class ThreadTaskQueue(TaskQueue):
         if not hold:
             queued.put_back()
         return queued
+
+    def last_taken(self, worker: int) -> int | None:
+        return self.last.get(worker)
 
     def stop(self) -> None:
         self.waiting.put(None)
@@ -309,6 +320,7 @@ class _ThreadTaskReader(TaskQueuePort, TaskReader):
                 if task is None or queued.taken_by is not None:
                     continue
                 queued.taken_by = self._worker
+                self._task_queue.last[self._worker] = task.number
             self._queued, self._task = queued, task
             return task
         self._task_queue.waiting.put(None)  # for the next thread

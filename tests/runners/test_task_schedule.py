@@ -50,6 +50,7 @@ class FakeTaskQueue:
         self.slots = {}
         self.dropped = 0
         self.is_full = False
+        self.last = {}
 
     def set_full(self, is_full):
         self.is_full = is_full
@@ -70,7 +71,11 @@ class FakeTaskQueue:
 
     def take(self, number, worker):
         self.slots[number].taken_by = worker
+        self.last[worker] = number
         return self.slots[number].datapoints
+
+    def last_taken(self, worker):
+        return self.last.get(worker)
 
     def drop(self):
         self.dropped += 1
@@ -882,6 +887,45 @@ def test_both_ends_of_a_datapoint_are_told_and_without_a_length_it_is_in_the_fir
     item = schedule.ended(0, ItemEnd("second"), None, sent_all=False)
     assert item.ends == (ItemEnd("first"), ItemEnd("second"))
     assert (item.in_pass, item.position, str(item)) == (0, 0, "datapoint 0 of pass 0")
+
+
+def test_a_worker_has_ended_in_the_task_that_it_has_taken_last_whatever_its_number():
+    schedule = MapTasks(FakeTaskQueue(), 1, 9, ordered=True, continues=False, per_task=3, length=9)
+    fill(schedule, range(9))
+    schedule.end()
+    assert dies(schedule, 0, 1).position == 1
+    part = next(number for number in numbers_asked(schedule) if number > 2)
+    schedule.task_queue.take(part, 0)  # before the tasks that wait; it has made all of it, and has not sent it
+    schedule.task_queue.take(1, 0)
+    item = schedule.ended(0, ItemEnd("died"), 2, sent_all=False)
+    assert (item.position, item.ends) == (5, (ItemEnd("died"),))
+    schedule.replaced(0)
+    assert len(numbers_asked(schedule)) == 3
+
+
+def test_a_worker_whose_last_task_is_done_or_taken_by_another_has_ended_in_nothing_that_is_known():
+    schedule = MapTasks(FakeTaskQueue(), 2, 6, ordered=True, continues=False, per_task=3, length=6)
+    fill(schedule, range(6))
+    schedule.end()
+    schedule.task_queue.take(0, 0)
+    schedule.task_queue.take(1, 0)
+    schedule.task_queue.take(1, 1)  # both saw it as free
+    assert schedule.ended(0, ItemEnd("died"), 0, sent_all=False) is None
+    assert schedule.ended(1, ItemEnd("died"), 0, sent_all=False).position == 3
+
+
+def test_of_the_tasks_of_the_last_worker_the_one_that_is_handed_out_first_ends_with_its_death():
+    schedule = MapTasks(FakeTaskQueue(), 1, 6, ordered=True, continues=False, per_task=3, length=6)
+    fill(schedule, range(6))
+    schedule.end()
+    dies(schedule, 0, 2)
+    part = next(number for number in numbers_asked(schedule) if number > 1)
+    schedule.task_queue.take(1, 0)
+    schedule.task_queue.take(part, 0)
+    receive(schedule, part, 0)
+    death = WorkerDied("died")
+    assert schedule.lost(0, death)
+    assert drained(schedule) == [[0], death]
 
 
 def test_what_had_come_of_a_later_task_is_kept_if_its_worker_may_have_begun_it():

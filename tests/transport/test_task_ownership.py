@@ -24,3 +24,14 @@ def test_a_claim_that_comes_late_claims_no_other_task():
     assert ownership.holder(4097) == 2
     ownership.close()
     ownership.close()
+
+
+def test_workers_are_asked_for_parts_and_remembered_by_their_last_task_side_by_side():
+    ownership = TaskOwnership()
+    ownership.claim(0, 0)
+    ownership.claim(9, 4095)
+    for k in range(9):
+        ownership.add_asked(k, 10 * k)
+    assert sorted(ownership.asked()) == [(k, 10 * k) for k in range(1, 9)]
+    assert [ownership.last_claimed(worker) for worker in (0, 1, 4095)] == [0, None, 9]
+    ownership.close()

@@ -91,6 +91,17 @@ def test_an_idle_worker_waits_for_the_next_task_or_the_end(stage):
         assert stage.receive(1) is None  # every worker receives it
 
 
+def test_the_task_that_a_worker_has_taken_last_is_known(stage):
+    first, second = stage.put(1, [0], [1]), stage.put(2, ["x"])
+    assert [stage.task_queue.last_taken(worker) for worker in (0, 1)] == [None, None]
+    stage.receive(0)
+    assert [stage.task_queue.last_taken(worker) for worker in (0, 1)] == [1, None]
+    first.ask(7, 1, 2)
+    stage.receive(0)
+    stage.receive(0)
+    assert (first.taken_by, second.taken_by, stage.task_queue.last_taken(0)) == (0, 0, 2)
+
+
 def test_what_was_put_back_is_taken_again_as_it_was(stage):
     queued = stage.put(1, [np.arange(20_000)])
     task = stage.receive(0)
