@@ -100,8 +100,8 @@ def test_the_costs_of_nodes_are_told_apart():
     names = [node.node.partition("(")[0] for node in measured.nodes]
     assert names == ["BatchData", "MapData", "MapData", "DataFromList"]
     costs = {node.node: node for node in measured.nodes}
-    assert costs["MapData(func=heavy)"].share > 0.9
-    assert costs["MapData(func=light)"].share < 0.1
+    assert costs["MapData(func=heavy)"].share > 0.7  # a sampler: less on a busy machine
+    assert costs["MapData(func=light)"].share < 0.2
     assert sum(node.share for node in measured.nodes) == pytest.approx(1)
     assert sum(node.seconds for node in measured.nodes) == pytest.approx(measured.seconds_per_datapoint)
     assert costs["MapData(func=heavy)"].count == pytest.approx(4, abs=0.5)
