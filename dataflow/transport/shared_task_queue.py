@@ -81,7 +81,8 @@ class TaskOwnership:
 
     def claim(self, number: int, worker: int) -> None:
         """Record that `worker` has taken the task."""
-        self._words[_LAST + worker % _NUM] = number + 1  # first: a worker that is killed between the two is making nothing
+        # First the word of the worker: one that is killed between the two has ended in no task.
+        self._words[_LAST + worker % _NUM] = number + 1
         self._words[number % _NUM] = number * _HOLDERS + worker + 1
 
     def free(self, number: int) -> None:
