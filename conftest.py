@@ -1,5 +1,6 @@
 """What tests and doctests share: the names that an example may use, and the watch for what is left behind."""
 
+import doctest
 import importlib.util
 import sys
 from collections.abc import Iterator
@@ -41,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report = yield
     error = None if call.excinfo is None else call.excinfo.value
+    if isinstance(error, doctest.UnexpectedException):
+        error = error.exc_info[1]
     needed = [package for package in MISSING if isinstance(error, ImportError) and package in str(error)]
     if needed:
         report.outcome, report.longrepr = "skipped", (str(item.path), item.location[1], f"needs {needed[0]}")

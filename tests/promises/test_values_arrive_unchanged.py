@@ -456,6 +456,8 @@ def test_a_value_comes_out_equal_or_is_refused_by_name(route, tmp_path):
 
 @pytest.mark.parametrize("route", [pytest.param(one, marks=pytest.mark.slow) for one in HEAVY])
 def test_some_values_come_out_of_files_and_workers(route, tmp_path):
+    if package := {"lmdb": "lmdb", "h5": "h5py"}.get(route):
+        pytest.importorskip(package)
     check(route, FEW, tmp_path)
 
 

@@ -72,6 +72,9 @@ def tell(*words):
 """
 
 
+FORK_BESIDE_THREADS = "ignore:This process:DeprecationWarning"  # from Python 3.15 on, also beside those of libraries
+
+
 class Program:
     """A program of its own, in its own session and with its own directory for temporary files."""
 
@@ -79,7 +82,7 @@ class Program:
         self.directory = tempfile.mkdtemp(prefix="p-")
         environment = {**os.environ, "TMPDIR": self.directory, "PYTHONPATH": ROOT}
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", head + textwrap.dedent(text)],
+            [sys.executable, "-W", "error", "-W", FORK_BESIDE_THREADS, "-c", head + textwrap.dedent(text)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
