@@ -1,5 +1,6 @@
 """A flow that changes after its workers have started: the next pass is one of the new flow."""
 
+import collections
 import functools
 import gc
 import json
@@ -28,6 +29,7 @@ from dataflow import (
     NotPicklable,
     ParallelData,
 )
+from dataflow.protocol.changes import Snapshot
 from dataflow.protocol.state import state_of
 from tests.support.products import halved
 
@@ -379,6 +381,62 @@ def test_a_long_list_that_is_shuffled_in_place_and_an_array_that_is_scaled(make)
         random.Random(1).shuffle(data)
         weights *= 2
         assert [dp[0] for dp in df] == [float(weights.flat[dp[0]]) for dp in data]
+
+
+def nested(k):
+    return {"label": k, "parts": [(k, "a"), [0.5, None]]}
+
+
+def set_number(held):
+    held[57] = 1000
+
+
+def set_nested(held):
+    held[57]["parts"][1][0] = -0.5
+
+
+def replace_object(held):
+    held[57] = Scale()
+
+
+def exchange_one(held):
+    held.remove(57)
+    held.add(-1)
+
+
+CHANGES = {  # of one element
+    "list": (lambda: list(range(100)), set_number),
+    "nested list": (lambda: [nested(k) for k in range(100)], set_nested),
+    "list of objects": (lambda: [Scale() for _ in range(100)], replace_object),
+    "tuple": (lambda: tuple(nested(k) for k in range(100)), set_nested),
+    "dict": (lambda: {k: nested(k) for k in range(100)}, set_nested),
+    "set": (lambda: set(range(100)), exchange_one),
+    "deque": (lambda: collections.deque(range(100)), set_number),
+    "array": (lambda: np.zeros(1000), set_number),
+    "strided array": (lambda: np.full((100, 100), -1)[::2, 3:50].T, lambda held: np.put(held[3], 5, -2)),
+    "list of bytes": (lambda: [b"x" * 100_000] * 100, set_number),
+    "large list": (lambda: [b"x" * 1_000_000] * 100, lambda held: held.__setitem__(0, b"")),
+    "large array": (lambda: np.zeros(10**7), lambda held: np.add(held, 1, out=held)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_one_element_of_what_workers_have_a_copy_of(name):
+    make, change = CHANGES[name]
+    held = make()
+    df = MapData(source(2), functools.partial(by_weight, weights=held))
+    before, same = Snapshot([df]), Snapshot([df])
+    assert before.difference(same) is None
+    change(held)
+    assert "weights" in before.difference(Snapshot([df]))
+
+
+def test_what_is_written_again_with_the_same_values_has_not_changed():
+    held = [nested(k) for k in range(100)]
+    df = MapData(source(2), functools.partial(by_weight, weights=held))
+    before = Snapshot([df])
+    held[57] = nested(57)
+    assert before.difference(Snapshot([df])) is None
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
