@@ -4,10 +4,10 @@ A worker has a copy of the flow, made as it was started. The consumer computes l
 the user holds: if that has changed since, the two no longer fit together. So a runner takes a `Snapshot` as it starts
 its workers, and compares it with the flow at the beginning of each pass.
 
-A snapshot holds references and plain values, so it costs a few microseconds per node. Of a long list, dict or set and of
-an array it has a checksum: plain values, nested ones too, count by value, and objects by identity. It takes up to
-0.1 µs for each element. Of what is larger than 16 MB it has the length and 16 elements: whoever shuffles a list in place, or
-scales an array, changes one of those.
+A snapshot holds references and plain values, so it costs a few microseconds per node. Of a long list, dict or set and
+of an array it has a checksum: plain values, nested ones too, count by value, and objects by identity. It takes up to
+0.1 µs for each element. Of what is larger than 16 MB it has the length and 16 elements: whoever shuffles a list in
+place, or scales an array, changes one of those.
 
 Workers that are not forked import modules anew, so what the program has changed in a module since it was imported is
 missing there: global variables, their contents, attributes of classes, defaults and closures of functions. For such
@@ -20,13 +20,11 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import marshal
 import reprlib
 import sys
 import zlib
-from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
 from itertools import zip_longest
 from types import FunctionType, MethodType, ModuleType
@@ -40,10 +38,12 @@ from dataflow.protocol.passes import known_length
 from dataflow.protocol.user_nodes import made_by_code
 from dataflow.system.pickling import found_in, imported_main, name_where_found
 from dataflow.system.references import (
+    MAX_BYTES,
     MAX_ITEMS,
     MISSING,
     Variable,
     changed_by_methods,
+    checksum,
     defined_by,
     globals_of,
     held_by,
@@ -60,10 +60,7 @@ from dataflow.system.references import (
 __all__ = ["ImportCheck", "Snapshot"]
 
 _VALUES: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})  # which any process can compare
-_MAX_BYTES: Final = 16 << 20  # of a long list or an array that is compared whole
-_NUM_SAMPLES: Final = 16  # elements of a larger one
-_CHUNK: Final = 256  # elements
-_CHUNK_BYTES: Final = 1 << 20
+_NUM_SAMPLES: Final = 16  # elements of what is too large for a checksum
 _PLAIN: Final = _VALUES | {MethodType, np.dtype}
 
 
@@ -177,36 +174,16 @@ def _contents(where: str, value: Any, *, is_sent: bool) -> Iterator[tuple[str, A
     name = f"the content of {where}"
     if isinstance(value, list | tuple | dict | set | frozenset | deque) and len(value) > MAX_ITEMS:
         items = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
-        if (checksum := _checksum(items)) is not None:
-            yield name, checksum
+        if (number := checksum(items, by_identity=True)) is not None:
+            yield name, number.to_bytes(4)
         else:
             yield from ((f"{where}[{k}]", items[k]) for k in range(0, len(items), len(items) // _NUM_SAMPLES))
     elif type(value) is np.ndarray and value.size and not value.dtype.hasobject:
         if not is_sent and _is_of_other_memory(value):
             return
-        if value.nbytes > _MAX_BYTES:
-            yield name, value.flat[:: -(-value.size // _NUM_SAMPLES)].tobytes()
-        else:
-            yield name, zlib.crc32(value.tobytes()).to_bytes(4)
-
-
-def _checksum(items: Sequence[Any]) -> bytes | None:
-    """A checksum of many elements; None if they are too large."""
-    number = start = nbytes = 0
-    size = 1
-    while start < len(items):
-        part = items[start : start + size]
-        try:
-            data = marshal.dumps(part, 2)  # a version in which it does not matter who else refers to an element
-        except ValueError:  # there is an object among them
-            data = array("Q", map(id, part)).tobytes()
-        number = zlib.crc32(data, number)
-        start += size
-        nbytes += len(data)
-        if nbytes > _MAX_BYTES:
-            return None
-        size = min(2 * size, _CHUNK, 1 + _CHUNK_BYTES * size // len(data))
-    return number.to_bytes(4)
+        is_large = value.nbytes > MAX_BYTES
+        some = value.flat[:: -(-value.size // _NUM_SAMPLES)] if is_large else value
+        yield name, zlib.crc32(some.tobytes()).to_bytes(4)
 
 
 def _is_of_other_memory(array: Any) -> bool:

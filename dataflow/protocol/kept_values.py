@@ -5,8 +5,8 @@ sets, dicts and deques of those, up to 1,000 elements in all; and attributes of 
 set in the object that is there. Of objects of libraries, and of functions, only the generators that they hold are
 described: an augmentation may draw from its own.
 
-Of an iterator that is held, of what is larger (by its size and some elements), of an array of another library, of a
-collection of the user's class and of one with objects only a change can be noticed.
+Of an iterator that is held, of what is larger (up to 16 MB by all its elements, then by some), of an array of another
+library, of a collection of the user's class and of one with objects only a change can be noticed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import io
 import json
 import random
 import sys
+import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -200,21 +201,38 @@ class _Budget:
 
 
 def _sketch(value: Any) -> str:
-    """What tells that a value has changed which is too large for a state: its size and some elements; or ""."""
+    """What tells that a value has changed which is too large for a state: its size and its elements; or ""."""
+    from dataflow.system.references import MAX_BYTES, checksum  # which few nodes need
+
     some: Iterable[Any] = ()
     if hasattr(type(value), "__array__"):
         try:
             array = np.asarray(value)
         except Exception:  # such as one in the memory of a GPU
             return ""
+        if not array.dtype.hasobject and array.nbytes <= MAX_BYTES:
+            return _size_of(value, f"shape {array.shape}", [zlib.crc32(array.tobytes())])
         some = array.flat[:: -(-array.size // _NUM_SAMPLES) or 1]
         return _size_of(value, f"shape {array.shape}", some.tolist() if array.dtype.hasobject else [some])
     if not isinstance(value, _TEXTS + _COLLECTIONS):
         return ""
-    if not isinstance(value, dict | set | frozenset):
+    if (number := checksum(_items_of(value))) is not None:
+        some = [number]
+    elif not isinstance(value, dict | set | frozenset):
         step = -(-len(value) // _NUM_SAMPLES) or 1
         some = islice(value, 0, None, step) if isinstance(value, deque) else value[::step]
     return _size_of(value, f"length {len(value)}", some)
+
+
+def _items_of(value: Any) -> Sequence[Any]:
+    """The elements, in an order that is the same in each process."""
+    if isinstance(value, _TEXTS):
+        return [value]
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    with suppress(TypeError):  # they have no order
+        return sorted(value) if isinstance(value, set | frozenset) else list(value)
+    return [object()]  # which has no checksum
 
 
 def _size_of(value: Any, size: str, elements: Iterable[Any]) -> str:

@@ -15,9 +15,12 @@ import importlib
 import importlib.util
 import json
 import logging
+import marshal
 import os
 import sys
 import types
+import zlib
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
@@ -28,11 +31,13 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
 __all__ = [
+    "MAX_BYTES",
     "MAX_ITEMS",
     "MISSING",
     "Variable",
     "attributes_of",
     "changed_by_methods",
+    "checksum",
     "defined_by",
     "globals_of",
     "held_by",
@@ -47,6 +52,7 @@ __all__ = [
     "unchanged_held",
 ]
 
+MAX_BYTES: Final = 16 << 20  # of data that are compared whole, by a checksum
 MAX_ITEMS: Final = 32  # a longer list is data: its elements are not followed
 MISSING: Final = object()
 _MAX_REACHED: Final = 10_000
@@ -428,6 +434,34 @@ def parts(where: str, value: Any) -> Iterator[tuple[str, Any]]:
     if type(value).__module__ != "builtins":
         yield f"the class of {where}", type(value)
         yield from ((f"{where}.{name}", item) for name, item in attributes_of(value))
+
+
+_CHUNK: Final = 256  # elements
+_CHUNK_BYTES: Final = 1 << 20
+
+
+def checksum(items: Sequence[Any], *, by_identity: bool = False) -> int | None:
+    """A checksum of plain values, nested ones too; the same in each process. None for more than `MAX_BYTES`.
+
+    Objects count by their identity, or make it None without `by_identity`.
+    """
+    number = start = nbytes = 0
+    size = 1  # what the elements take is not known before
+    while start < len(items):
+        part: Any = items[start : start + size]
+        try:
+            data = marshal.dumps(part, 2)  # a version in which it does not matter who else refers to an element
+        except ValueError:  # there is an object among them
+            if not by_identity:
+                return None
+            data = array("Q", map(id, part)).tobytes()
+        number = zlib.crc32(data, number)
+        start += size
+        nbytes += len(data)
+        if nbytes > MAX_BYTES:
+            return None
+        size = min(2 * size, _CHUNK, 1 + _CHUNK_BYTES * size // len(data))
+    return number
 
 
 def attributes_of(value: Any) -> Iterator[tuple[str, Any]]:

@@ -504,6 +504,22 @@ REFUSED = {
         lambda: Keeping(set(range(2000)), lambda df: 1, lambda df: df.kept.add(-len(df.kept))),
         "set of length 2002",
     ),
+    "one element of a large set": (
+        lambda: Keeping(set(range(2000)), lambda df: 1, lambda df: df.kept.add(df.kept.pop() + 10_000)),
+        "set of length 2000, digest",
+    ),
+    "one element of a long list": (
+        lambda: Keeping([0.5] * 2000, lambda df: df.kept[1], lambda df: df.kept.__setitem__(1, df.kept[1] / 2)),
+        "list of length 2000, digest",
+    ),
+    "one element of a large dict": (
+        lambda: Keeping(dict.fromkeys(range(2000), 1), lambda df: df.kept[1], lambda df: df.kept.update({1: 2})),
+        "dict of length 2000, digest",
+    ),
+    "one element of a large array": (
+        lambda: Keeping(np.zeros(5000), lambda df: int(df.kept[1]), lambda df: df.kept.put(1, df.kept[1] + 1)),
+        r"ndarray of shape \(5000,\), digest",
+    ),
     "large text": (lambda: Keeping("a" * 200_000, lambda df: 1, append_text), "str of length 200002"),
     "iterator": (lambda: Keeping(itertools.count(), lambda df: next(df.kept)), "count.* is held over several passes"),
     "long list": (lambda: Keeping(list(range(2000)), lambda df: len(df.kept), grow), "list of length 2002"),
