@@ -328,6 +328,14 @@ def test_a_column_of_a_table_holds_the_lengths():
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("options", [{}, {"lengths": [3, 2**31]}, {"policy": "fit"}], ids=str)
+def test_a_document_whose_positions_do_not_fit_into_int32_is_named(options):
+    endless = np.broadcast_to(np.int8(1), 2**31)  # takes no memory
+    df = PackData(DataFromList([np.ones(3, np.int8), endless], shuffle=False), 2, **options)
+    with pytest.raises(OverflowError, match="document 1 of pass 0 has 2147483648 tokens, at most 2147483647"):
+        list(df)
+
+
 @pytest.mark.parametrize("policy", ["split", "fit"])
 @pytest.mark.parametrize(
     ("documents", "options", "error", "message"),
