@@ -253,11 +253,19 @@ class Thing:
     def __hash__(self):
         return 0
 
+    def __repr__(self):
+        return f"Thing({self.array})"
+
 
 class Listed(list):
     """A list with an attribute."""
 
     name = None
+
+
+def one_line(value):
+    """`repr` without line breaks: as the name of a test, it is the same each time the tests are collected."""
+    return " ".join(repr(value).replace("\\n", " ").split())
 
 
 PLAIN = [
@@ -285,7 +293,7 @@ PLAIN = [
 ]
 
 
-@pytest.mark.parametrize("dp", [*PLAIN, [], (), {}, [[], ()], {"a": {}}], ids=repr)
+@pytest.mark.parametrize("dp", [*PLAIN, [], (), {}, [[], ()], {"a": {}}], ids=one_line)
 def test_plain_values_arrive_as_pickle_gives_them(dp):
     with Wire() as wire:
         for around in (
@@ -386,6 +394,9 @@ def test_a_datapoint_may_contain_itself():
 class Key:
     """Found by identity, like every object that says nothing else."""
 
+    def __repr__(self):
+        return "Key()"
+
 
 @pytest.mark.parametrize("key", [float("nan"), Key(), (1, float("nan")), 2.0, None, np.float64(1), True], ids=repr)
 def test_a_dict_may_have_any_keys(key):
@@ -449,13 +460,18 @@ LIKE_THE_LAST = {
 }
 
 
-FIRST = [[IMAGE, 7], (IMAGE, 7), {0: IMAGE}, {"a": IMAGE, "b": 1}, [LARGE, 7], [8, 9]]
+FIRST = {
+    "a list": [IMAGE, 7],
+    "a tuple": (IMAGE, 7),
+    "a dict with a number as its key": {0: IMAGE},
+    "a dict": {"a": IMAGE, "b": 1},
+    "large": [LARGE, 7],
+    "no array": [8, 9],
+}
 
 
 @pytest.mark.parametrize("name", LIKE_THE_LAST)
-@pytest.mark.parametrize(
-    "first", [[IMAGE, 7], (IMAGE, 7), {0: IMAGE}, {"a": IMAGE, "b": 1}, [LARGE, 7], [8, 9]], ids=repr
-)
+@pytest.mark.parametrize("first", FIRST.values(), ids=FIRST)
 def test_what_the_last_datapoint_was_like_changes_nothing_about_the_next(first, name):
     dp = LIKE_THE_LAST[name]
     with Wire() as wire:
@@ -512,7 +528,9 @@ def test_short_datapoints_without_arrays_are_encoded_in_a_row():
 
 
 @pytest.mark.parametrize(
-    "other", [[IMAGE.astype(">u2"), 1], "a" * 100, [LARGE], lambda: 0, [np.array(3, ">i2")]], ids=repr
+    "other",
+    [[IMAGE.astype(">u2"), 1], "a" * 100, [LARGE], lambda: 0, [np.array(3, ">i2")]],
+    ids=["an image", "a long text", "a large array", "a function", "an array of one number"],
 )
 def test_the_first_datapoint_that_is_something_else_is_handed_back_unencoded(other):
     with Wire() as wire:
@@ -866,7 +884,7 @@ NO_TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("value", [*NO_TEXTS, [IMAGE], {"x": IMAGE}, Thing(IMAGE)], ids=repr)
+@pytest.mark.parametrize("value", [*NO_TEXTS, [IMAGE], {"x": IMAGE}, Thing(IMAGE)], ids=one_line)
 @pytest.mark.parametrize("num_arrays", [1, 2])
 def test_what_only_looks_like_text_or_a_number_arrives_as_it_is(value, num_arrays):
     for make in (list, tuple, lambda row: {f"{k}": value for k, value in enumerate(row)}):
