@@ -364,7 +364,9 @@ class ArrayDecoder:
         groups, has_nested = self._arrays(worker, *described) if described else ([], False)
         try:
             skeletons = None if has_nested else load_skeletons(data, lengths)
-        except Exception:
+        except Exception as error:
+            if not len(lengths):  # rows of numbers only: they cannot be told apart, and only memory can be short
+                raise Undecodable([]) from error
             skeletons = None  # loading them one by one shows which one fails
         if skeletons is None:
             return _decode_apart(data, lengths, groups)

@@ -623,6 +623,19 @@ def test_what_came_before_an_unreadable_datapoint_is_handed_out_whatever_it_was(
             check_same(before, caught.value.before)
 
 
+def test_no_datapoint_is_lost_where_memory_is_short(monkeypatch):
+    def load(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(array_codec, "load_skeletons", load)
+    with Wire() as wire:
+        for datapoints in ([[1], ["text"]], [["text"], {"a": 1}]):
+            check_same(datapoints, wire.send(*datapoints))
+        with pytest.raises(Undecodable) as caught:
+            wire.send([1], [2, 3.5])  # rows of numbers only
+        assert caught.value.before == [] and isinstance(caught.value.__cause__, MemoryError)
+
+
 LENGTHS = st.lists(st.sampled_from([0, 1, 2, 7, 100, 2100, 5000]), min_size=1, max_size=7)
 TAILS = st.sampled_from([(), (2,), (3, 1), (0,), (2, 0, 3)])
 RAGGED_DTYPES = st.sampled_from(["u1", "<i2", ">f8", "S3", "S0", "?", "M8[s]"]).map(np.dtype)
