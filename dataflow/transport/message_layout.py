@@ -43,7 +43,7 @@ import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import accumulate, chain, groupby, islice
+from itertools import accumulate, chain, groupby, islice, pairwise
 from operator import attrgetter, is_, itemgetter
 from typing import Any, Final
 
@@ -145,11 +145,10 @@ class DatapointKind:
         """
         if True in [array.dtype.hasobject or has_padding(array.dtype) for array in arrays]:
             return False
-        names = [name_of(array.dtype) for array in arrays]
-        self.last = [(a.dtype, name, a.shape, a.nbytes) for a, name in zip(arrays, names, strict=True)]
+        self.last = [(array.dtype, name_of(array.dtype), array.shape, array.nbytes) for array in arrays]
         self.shapes = [array.shape for array in arrays]
         # A new list, because earlier encoded datapoints refer to the old one.
-        self.form = (self.gaps, [(name, "C") for name in names])
+        self.form = (self.gaps, [(name, "C") for _, name, *_ in self.last])
         return True
 
     def has_names_of(self, dp: Any) -> bool:
@@ -234,7 +233,7 @@ def load(body: Any) -> Any:
 def load_skeletons(data: Any, lengths: Any) -> list[Any]:
     """Load all skeletons."""
     shells: list[Any] = load(data)
-    sizes = memoryview(lengths).cast("I") if len(lengths) else ()
+    sizes = memoryview(lengths).cast("I")
     start = done = 0
     while len(shells) < len(sizes):  # the parts in the other format follow
         around = len(_HEAD + _TAIL) if data[start] == _PICKLED[0] else len(_ROWS) + _COUNT_BYTES
@@ -387,15 +386,15 @@ class ColumnReader:
         if not row_bytes:
             return [np.ndarray((length, *tail), dtype) for length in lengths]
         if locations is None:
-            stops = list(accumulate(lengths))
-            many = np.ndarray((stops[-1], *tail), dtype, self._small.take(stops[-1] * row_bytes))
-            return [many[start:stop].copy() for start, stop in zip([0, *stops], stops, strict=False)]
-        where = list(locations)
-        total = sum([length for length, location in zip(lengths, where, strict=True) if location == _SMALL])
+            bounds = list(accumulate(lengths, initial=0))
+            many = np.ndarray((bounds[-1], *tail), dtype, self._small.take(bounds[-1] * row_bytes))
+            return [many[start:stop].copy() for start, stop in pairwise(bounds)]
+        pieces = list(zip(lengths, locations, strict=True))
+        total = sum([length for length, location in pieces if location == _SMALL])
         many = np.ndarray((total, *tail), dtype, self._small.take(total * row_bytes))
         arrays: list[NDArray[Any]] = []
         stop = 0
-        for length, location in zip(lengths, where, strict=True):
+        for length, location in pieces:
             if location == _SMALL:
                 start, stop = stop, stop + length
                 arrays.append(many[start:stop].copy())
@@ -423,7 +422,7 @@ def _copies(
 ) -> Iterable[NDArray[Any]]:
     """Copy the `count` arrays in `data`, each into its own memory."""
     if not data.nbytes:  # numpy's copy of an empty array would have one byte
-        return [np.ndarray(shape, dtype, order=order) for _ in range(count)]
+        return [np.ndarray(shape, dtype) for _ in range(count)]
     if dtype.kind == "V":  # numpy would leave out the padding
         return [
             np.ndarray(shape, dtype, row.copy(), order=order)
@@ -472,7 +471,7 @@ def name_of(dtype: np.dtype[Any]) -> Any:
     """A dtype as text; or as a pickle, where text would lose metadata, fields or alignment."""
     # `isbuiltin` is 2 for dtypes of other packages, for example bfloat16.
     if dtype.metadata is not None or dtype.kind == "V" or dtype.isbuiltin == 2:
-        return pickle.dumps(dtype, pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(dtype)
     return dtype.str
 
 
