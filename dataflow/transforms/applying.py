@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from copy import copy
-from functools import partial
+from functools import cached_property, partial
 from itertools import repeat
 from operator import length_hint
 from typing import Any, Protocol
@@ -102,7 +102,6 @@ class Applied:
     ) -> None:
         self.owner = owner
         self.func = func
-        self.label = f"{owner}({name_of(func)})"  # of the node, in the records of failures
         self._place = place
         self._tolerance = tolerance
         self._scope = scope
@@ -117,6 +116,11 @@ class Applied:
         self.drawn_as = 0  # index of the present datapoint, if the function draws
         self._drawn: tuple[int, Rng] | None = None
         self._given = func
+
+    @cached_property
+    def label(self) -> str:
+        """The node, in the records of failures. The text of a function that has no name may be long."""
+        return f"{self.owner}({name_of(self._given)})"
 
     def draw(self, rng_at: Callable[[int], Rng], indexes: Iterator[int]) -> None:
         """Give each datapoint a random generator. Call it before `over`.

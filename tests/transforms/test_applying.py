@@ -27,6 +27,18 @@ def numbers(n, **kwargs):
     return DataFromList([[k, str(k)] for k in range(n)], shuffle=False, **kwargs)
 
 
+class WithoutText:
+    def __call__(self, dp):
+        return dp
+
+    def __repr__(self):
+        raise AssertionError("the text of a function, perhaps with all its data, is needed for failures only")
+
+
+def test_a_pass_without_failures_makes_no_text_of_the_function():
+    assert list(Applied("MapData", WithoutText(), lambda k: (0, k)).over([[1], [2]])) == [[1], [2]]
+
+
 class Bad(Exception):
     pass
 
