@@ -5,9 +5,8 @@ A datapoint is a list, a tuple or a dict of components. Nodes that do not access
 
 from __future__ import annotations
 
-import cmath
 import copy
-from array import array
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -66,9 +65,8 @@ _SCALARS: Final[Mapping[type, np.dtype[Any]]] = {
     bool: np.dtype(bool),
 }
 """The dtype of a batch of such scalars, which have no shape."""
-_ROUNDED: Final = frozenset({float, complex})
-_CODES: Final = {np.dtype(code): code for code in "bBhHiIlLqQ"}
-"""The type codes of `array.array`, which are those of NumPy."""
+_CODES: Final = {np.dtype(code): code for code in "bBhHiIqQ"}
+"""The codes of `struct` for integers, in its standard sizes."""
 _NUMBERS_AND_ARRAYS: Final = (bool, int, float, complex, np.generic, np.ndarray)
 
 
@@ -193,6 +191,8 @@ def columns_of(datapoints: Sequence[Any]) -> dict[Any, list[Any]]:
     """The components of all datapoints, by index or key."""
     if _SEQUENCES.issuperset(_kinds(datapoints)):
         try:
+            if len(datapoints[0]) == 1:  # cheaper than `zip`, which makes an iterator for each datapoint
+                return {0: [value for (value,) in datapoints]}
             return dict(enumerate(map(list, zip(*datapoints, strict=True))))
         except ValueError:
             pass  # they differ in length
@@ -231,14 +231,7 @@ def stack_column(values: list[Any], key: Any, int_dtype: np.dtype[Any] = INT32) 
         alike = _stack_alike(values)
         return _stack_arrays(values, key) if alike is None else alike
     if len(kinds) == 1 and (dtype := _SCALARS.get(kinds[0])) is not None:
-        if kinds == [int]:
-            return _stack_ints(values, key, int_dtype)
-        out = empty(len(values), dtype)
-        if kinds[0] in _ROUNDED:
-            _fill_rounded(out, values, key)
-        else:
-            out[:] = values
-        return out
+        return _stack_scalars(values, kinds[0], key, int_dtype if kinds[0] is int else dtype)
     are_arrays = [issubclass(kind, np.ndarray) for kind in kinds]
     if all(are_arrays):
         return _stack_arrays(values, key)
@@ -264,17 +257,6 @@ def stack_column(values: list[Any], key: Any, int_dtype: np.dtype[Any] = INT32) 
     for value in values:
         require_kept(value, dtype, key)
     return out
-
-
-def _fill_rounded(out: NDArray[Any], values: list[Any], key: Any) -> None:
-    """Assign a vector of Python floats or complex numbers, which become infinite rarely: `_fill` is slower."""
-    try:
-        out[:] = values
-        if cmath.isfinite(out.dot(out)):
-            return
-    except (FloatingPointError, RuntimeWarning):  # as the user has set NumPy, or warnings
-        pass
-    _fill(out, values, key)
 
 
 def _fill(out: NDArray[Any], values: list[Any], key: Any) -> None:
@@ -335,13 +317,23 @@ def require_kept(value: Any, dtype: np.dtype[Any], key: Any) -> None:
         )
 
 
-def _stack_ints(values: list[int], key: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _stack_scalars(values: list[Any], kind: type, key: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Stack scalars of one type. `struct` reads a list twice as fast as NumPy, and checks what it writes."""
     out = empty(len(values), dtype)
-    try:
-        out[:] = array(_CODES[dtype], values)
-    except OverflowError:
-        _check_ints(values, key, dtype)  # raises it with an explanation
-        raise
+    code = "f" if kind is float else _CODES.get(dtype)
+    if kind is complex:
+        _fill(out, values, key)
+    elif code is None:
+        out[:] = values
+    else:
+        try:
+            struct.pack_into(f"={len(values)}{code}", out.data, 0, *values)
+        except (OverflowError, struct.error):
+            if kind is float:
+                _fill(out, values, key)  # raises it with an explanation, as `_check_ints` does
+            else:
+                _check_ints(values, key, dtype)
+            raise
     return out
 
 

@@ -1,6 +1,7 @@
 """Components, and how several datapoints become one batch."""
 
 import copy
+import math
 import pickle
 from collections import OrderedDict, namedtuple
 
@@ -301,6 +302,26 @@ def test_many_numbers_of_one_kind_are_stacked_as_few_of_several(kind):
     assert other.tolist()[:-1] == values
 
 
+@pytest.mark.parametrize("kind", [int, *(np.dtype(code).type for code in "bBhHiIlLqQ")])
+def test_integers_at_their_limits_are_stacked(kind):
+    limits = np.iinfo(np.int32 if kind is int else kind)
+    assert stacked(kind(limits.min), kind(limits.max)).tolist() == [limits.min, limits.max]
+
+
+def test_python_floats_are_rounded_as_numpy_rounds_them():
+    infinite = 2.0**128 - 2.0**103  # from here on
+    numbers = [0.1, -0.0, 1e-40, 2.0**-149, 2.0**-150, 1 + 2.0**-24, 1 + 3 * 2.0**-24, -math.nextafter(infinite, 0)]
+    assert stacked(*numbers).tobytes() == np.array(numbers, np.float32).tobytes()
+    with pytest.raises(OverflowError, match="would be infinite as float32"):
+        stacked(0.0, -infinite)
+
+
+@pytest.mark.parametrize("datapoints", [[[1], [1, 2]], [[1], []], [(1,), [1, 2]], [[1, 2], [1]]])
+def test_datapoints_of_one_component_and_of_others_are_refused(datapoints):
+    with pytest.raises(ShapeMismatch, match="differ in their components"):
+        stack(datapoints)
+
+
 @pytest.mark.parametrize("dtype", ["?", "i1", "u8", "f2", ">f4", "c8", "M8[s]", "S3", "U2", "O", "i4,f8", "V5", "T"])
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 3), (1, 2, 0)])
 def test_arrays_alike_and_arrays_of_subclasses_give_the_same_batch(dtype, shape):
@@ -457,7 +478,7 @@ def test_python_ints_have_the_dtype_that_is_asked_for(code):
     (batch, nested, mixed) = stack([[limits.max, [limits.min], True], [limits.min, [limits.max], 1]], int_dtype=dtype)
     assert batch.tolist() == [limits.max, limits.min] and nested.tolist() == [[limits.min], [limits.max]]
     assert (batch.dtype, nested.dtype, mixed.dtype) == (dtype, dtype, dtype)
-    for values in ([limits.max + 1, 0], [[0], [limits.min - 1]], [limits.max + 1, np.int8(1)]):
+    for values in ([limits.max + 1, 0], [2**80, 0], [[0], [limits.min - 1]], [limits.max + 1, np.int8(1)]):
         with pytest.raises(OverflowError, match=f"does not fit into {dtype}"):
             stack([[value] for value in values], int_dtype=dtype)
 
