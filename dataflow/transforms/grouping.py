@@ -84,22 +84,21 @@ class NextGroup:
     def _take_and_watch(self, num: int, memory: ReusedMemory) -> None:
         taken, copies = self._taken, self._copies
         turn, is_left = divmod(memory.watched, _BATCHES_PER_TURN)
-        watched = [num - 2] if is_left or turn % (num - 1) == num - 2 else [turn % (num - 1), num - 2]
+        watched = (num - 2,) if is_left or turn % (num - 1) == num - 2 else (turn % (num - 1), num - 2)
         for k in watched[len(copies) :]:
-            taken.extend(islice(self._datapoints, k - len(taken)))
-            if len(taken) < k:
+            taken.extend(islice(self._datapoints, k + 1 - len(taken)))
+            if len(taken) <= k:
                 break
-            for dp in islice(self._datapoints, 1):
-                copies.append(copy_datapoint(dp))
-                taken.append(dp)
+            copies.append(copy_datapoint(taken[k]))
         taken.extend(islice(self._datapoints, num - len(taken)))
         self._copies = []
         memory.watched += 1
-        changed = next((k for k, copy in zip(watched, copies, strict=False) if not _is_same(taken[k], copy)), None)
-        if changed is not None:
+        for k, copy in zip(watched, copies, strict=False):
+            if _is_same(taken[k], copy):
+                continue
             memory.is_reused = True
             raise ValueError(
-                f"datapoint {changed} of a batch has changed while the batch was made: its source has begun to write "
+                f"datapoint {k} of a batch has changed while the batch was made: its source has begun to write "
                 "later datapoints into the same memory, so this batch, and perhaps those before, would be wrong. Yield "
                 "copies (array.copy())"
             )
@@ -126,9 +125,14 @@ def _is_same(now: Any, before: Any) -> bool:
     if now is before:
         return True
     if isinstance(now, np.ndarray):
+        if not isinstance(before, np.ndarray):
+            return False
         return bool(now.dtype.hasobject or (now.shape == before.shape and now.tobytes() == before.tobytes()))
-    if type(now) is dict:
+    kind = type(now)
+    if kind is not type(before):
+        return False
+    if kind is dict:
         return now.keys() == before.keys() and all(_is_same(value, before[key]) for key, value in now.items())
-    if type(now) in _SEQUENCES:
+    if kind in _SEQUENCES:
         return len(now) == len(before) and all(map(_is_same, now, before))
     return False

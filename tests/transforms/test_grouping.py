@@ -62,6 +62,20 @@ def dicts():
         yield row
 
 
+def last_in_tuples():
+    buffer = np.zeros(SHAPE)
+    for k in range(7):
+        buffer[:] = k
+        yield k, str(k), buffer
+
+
+def of_several_kinds():
+    row = [0]
+    for k in range(7):
+        row[0] = np.array(k) if k % 3 == 2 else k
+        yield row
+
+
 def turns(num):
     buffers = [np.zeros(SHAPE) for _ in range(num)]
     for k in range(12):
@@ -93,7 +107,9 @@ BATCHING = {
 }
 
 
-@pytest.mark.parametrize("source", [whole_array, views_of_it, lists, plain_lists, dicts])
+@pytest.mark.parametrize(
+    "source", [whole_array, views_of_it, lists, plain_lists, dicts, last_in_tuples, of_several_kinds]
+)
 @pytest.mark.parametrize("make", BATCHING.values(), ids=BATCHING)
 def test_one_buffer_gives_right_batches(source, make):
     assert plain(make(DataFromGenerator(source))) == plain(make(kept(source)))
