@@ -93,8 +93,11 @@ def reorder(
     passes: Indexes, positions: Indexes, tables: Callable[[int], tuple[NDArray[Any], ...]]
 ) -> list[NDArray[np.int64]]:
     """The entries of each pass's tables at the positions: one array for each table."""
+    numbers = sorted({*passes.tolist()})
+    if len(numbers) == 1:  # nearly always
+        return [table[positions].astype(np.int64) for table in tables(numbers[0])]
     out: list[NDArray[np.int64]] = []
-    for p in np.unique(passes).tolist():
+    for p in numbers:
         here = passes == p
         found = [table[positions[here]] for table in tables(p)]
         out = out or [np.empty_like(positions) for _ in found]

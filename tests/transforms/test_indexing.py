@@ -117,6 +117,8 @@ def test_entries_of_the_tables_of_several_passes_come_in_the_order_of_the_positi
     found = indexing.reorder(np.array([2, 0, 2, 1]), np.array([3, 1, 0, 2]), tables)
     assert [column.tolist() for column in found] == [[23, 1, 20, 12], [-23, -1, -20, -12]]
     assert asked == [0, 1, 2]
+    found = indexing.reorder(np.array([1, 1]), np.array([3, 0]), lambda p: (np.arange(4, dtype=np.uint64) + p,))
+    assert [(column.dtype, column.tolist()) for column in found] == [(np.int64, [4, 1])]
     assert indexing.reorder(np.array([], np.int64), np.array([], np.int64), tables) == []
 
 
