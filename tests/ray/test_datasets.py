@@ -218,14 +218,14 @@ def test_batches_are_datapoints_and_the_last_may_be_shorter():
 
 @pytest.mark.parametrize("batch_size", [None, 5])
 def test_arrays_are_writable_and_keep_no_block_alive(batch_size, data):
-    for dp in from_ray_dataset(data.range_tensor(20, shape=(3,)), ["data"], batch_size):
+    for dp in from_ray_dataset(data.range_tensor(20, shape=(3,), override_num_blocks=2), ["data"], batch_size):
         array = dp[0]
         array[:] = 7
         assert array.flags.owndata or batch_size
 
 
 def test_the_length_is_known_where_the_dataset_is_materialized(data):
-    ds = data.range(10)
+    ds = data.range(10, override_num_blocks=2)
     with pytest.raises(LengthUnknown, match=r"ds\.materialize\(\)"):
         len(from_ray_dataset(ds, ["id"]))
     assert len(from_ray_dataset(ds.materialize(), ["id"])) == 10
@@ -235,11 +235,11 @@ def test_the_length_is_known_where_the_dataset_is_materialized(data):
 
 def test_a_column_that_is_not_there_is_an_error_that_lists_those_that_are(data):
     with pytest.raises(KeyError, match=r"no component 'x' in a dict datapoint; there are \['id'\]"):
-        list(from_ray_dataset(data.range(3), ["x"]))
+        list(from_ray_dataset(data.range(3, override_num_blocks=1), ["x"]))
 
 
 def test_every_rank_gets_its_share_of_a_split(data):
-    shares = data.range(40).streaming_split(2, equal=True)
+    shares = data.range(40, override_num_blocks=4).streaming_split(2, equal=True)
     found = [[], []]
 
     def consume(rank):

@@ -13,6 +13,7 @@ from dataflow.errors import WorkerTraceback
 from dataflow.protocol.state import state_of
 from tests.promises.test_items_that_end_workers import BAD, HANGS, STRIKES, N, Planted, expected, found_in, numbers
 from tests.support.faults import deadline
+from tests.support.products import halved
 from tests.support.waits import LIMIT
 
 PLACES = {
@@ -76,9 +77,7 @@ class Stroke:
         return [dp[0] ** 2]
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("num", [1, 2])
-@pytest.mark.parametrize("strike", [hang, die])
+@pytest.mark.parametrize(("strike", "num", "place"), halved([hang, die], [1, 2], [*PLACES]))
 def test_a_pass_is_exact_without_what_hangs_in_an_actor_or_ends_it(stage, strike, num, place):
     numbers_left, positions = expected(place)
     options = OPTIONS if strike is hang else OPTIONS | {"item_timeout": None}
@@ -212,7 +211,7 @@ def test_a_default_runner_takes_no_item_timeout(fake):
 
 ON_RAY = list(itertools.product(STRIKES, PLACES))
 # Not "never_return_from_c": on a busy machine, actors at work are silent for as long as it takes to find it.
-QUICK = {("deadlock", "runner"), ("_exit", "map"), ("crash", "batches")}
+QUICK = {("deadlock", "batches")}
 
 
 @pytest.mark.ray
