@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import weakref
 
 import numpy as np
 import pytest
@@ -15,11 +16,12 @@ from dataflow.runners.rebatching import WorkerBatch
 from dataflow.runners.schedules import IndexRanges, ItemEnd, MapTasks, MixedSchedule, OnePass
 from dataflow.transport.message_layout import NO_ROOM
 from dataflow.transport.messages import Kind, Message
+from dataflow.transport.task_queue import PAIRED
 
 
 class PaperSlot:
     def __init__(self, number, datapoints, first):
-        self.number, self.datapoints, self.first = number, datapoints, first
+        self.number, self.encoded, self.first = number, datapoints, first
         self.taken_by = None
         self.put, self.discarded = 1, False
         self.start, self.stop = 0, len(datapoints) if len(datapoints) > 1 else datapoints[0]
@@ -41,6 +43,9 @@ class PaperSlot:
     def discard(self):
         self.discarded = True
 
+    def datapoints(self):
+        return self.encoded
+
 
 class FakeTaskQueue:
     """Has room for so many tasks."""
@@ -53,6 +58,7 @@ class FakeTaskQueue:
         self.last = {}
 
     def set_full(self, is_full):
+        assert is_full is not self.is_full, "workers are told changes only"
         self.is_full = is_full
 
     def encode(self, dp, *, is_only_task):
@@ -67,12 +73,13 @@ class FakeTaskQueue:
             return None
         self.slots[number] = PaperSlot(number, list(encoded), first)
         self.slots[number].slots = self.slots
+        self.slots[number].put = 0 if hold else 1
         return self.slots[number]
 
     def take(self, number, worker):
         self.slots[number].taken_by = worker
         self.last[worker] = number
-        return self.slots[number].datapoints
+        return self.slots[number].encoded
 
     def last_taken(self, worker):
         return self.last.get(worker)
@@ -80,11 +87,18 @@ class FakeTaskQueue:
     def drop(self):
         self.dropped += 1
 
+    def close(self):
+        self.slots.clear()
+
     def pump(self):
         pass
 
     def let_take(self, num_workers):
         self.taking = num_workers
+
+
+class Item:
+    """A datapoint or result that can be referred to weakly."""
 
 
 def schedule_of(num=2, buffer_size=4, *, ordered=True, room=10**6):
@@ -475,7 +489,7 @@ def test_there_is_room_for_what_is_left_of_a_task_and_of_the_buffer():
     schedule.add_encoded(["a"])
     assert (schedule.room_in_task(), schedule.under_way, ranges_issued(schedule)) == (2, 1, [])
     schedule.add_encoded(["b", "c"])
-    assert schedule.task_queue.slots[0].datapoints == ["a", "b", "c"]
+    assert schedule.task_queue.slots[0].encoded == ["a", "b", "c"]
     assert (schedule.room_in_task(), schedule.under_way) == (3, 3)
     schedule.add_encoded(["d", "e", "f", "g"])
     assert (schedule.room_in_task(), schedule.under_way) == (1, 7)
@@ -504,11 +518,88 @@ def test_datapoints_of_workers_without_tasks_come_as_they_arrive_and_an_error_af
     assert schedule.take() is None
 
 
+class PickyQueue(FakeTaskQueue):
+    """Encodes only text."""
+
+    def encode(self, dp, *, is_only_task):
+        if "bad" in dp:
+            raise TypeError("it cannot be pickled")
+        return super().encode(dp, is_only_task=is_only_task)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_datapoint_that_cannot_be_sent_is_named_by_its_index_and_takes_no_room(paired):
+    schedule = MapTasks(PickyQueue(), 1, 40, ordered=True, continues=False, per_task=3)
+    schedule.begin_pass(PAIRED if paired else 10)
+    fill(schedule, [(7, "a"), (5, "b")] if paired else "ab")
+    with pytest.raises(TypeError) as caught:
+        schedule.add((12, "bad") if paired else "bad")
+    (note,) = caught.value.__notes__
+    assert note.startswith("the datapoint at index 12 of the input cannot be sent to a worker. Give out arrays")
+    assert schedule.under_way == 2 and schedule.has_room()
+    fill(schedule, [(6, "c")] if paired else "c")
+    assert schedule.task_queue.slots[0].encoded == ([(7, "a"), (5, "b"), (6, "c")] if paired else ["a", "b", "c"])
+
+
+def test_of_pairs_the_index_is_that_of_the_pair():
+    schedule = MapTasks(FakeTaskQueue(), 1, 4, ordered=True, continues=False, per_task=2, length=10)
+    schedule.begin_pass(PAIRED, holes=True)
+    fill(schedule, [(17, "a"), (13, "b")])
+    for position in (1, 0):
+        item = dies(schedule, numbers_asked(schedule)[0], position)
+        if position:
+            answer(schedule, numbers_asked(schedule)[0], 0, "A")
+    assert (item.in_pass, item.position, len(item.ends)) == (1, 3, 2)
+    assert drained(schedule) == [["A", HOLE]]
+    fill(schedule, [(13, "b"), (12, "c")])
+    (number,) = numbers_asked(schedule)
+    assert of_task(number, schedule)[1] - of_task(number, schedule)[0] == 1  # what is left without it
+    receive(schedule, number, error=(error := ValueError("cannot be decoded")))
+    assert drained(schedule)[-1] is error and not hasattr(error, "__notes__")  # an index of the flow would mislead
+
+
+def test_what_was_collected_is_issued_if_there_is_no_room_for_the_next():
+    schedule = schedule_of(1, 40, room=0)
+    schedule.per_task = 3
+    fill(schedule, "a")
+    assert not schedule.task_queue.slots
+    schedule.add("b")
+    assert schedule.task_queue.slots[0].encoded == ["a"] and not schedule.has_room()
+
+
+def test_a_datapoint_that_finds_no_room_is_issued_alone_once_nothing_else_is_under_way():
+    schedule = schedule_of(1, 8, room=0)
+    fill(schedule, "a")
+    schedule.add("b")
+    answer(schedule, 0)
+    assert take(schedule) == ["a"] and list(schedule.task_queue.slots) == [0]  # "a" is in the consumer's hands
+    schedule.handed_out()
+    take(schedule)
+    assert list(schedule.issued) == [1] and schedule.has_room() and schedule.under_way == 1
+
+
+@pytest.mark.parametrize("room", [1, 10])
+def test_a_schedule_that_is_closed_keeps_nothing_alive_and_ignores_what_comes(room):
+    schedule = MapTasks(FakeTaskQueue(room), 1, 40, ordered=False, continues=False, per_task=2)
+    items = [Item() for _ in range(7)]
+    fill(schedule, items[:2])
+    receive(schedule, 0, *items[2:4])
+    fill(schedule, items[4:6])
+    schedule.add(items[6])  # collected, or without room
+    receive(schedule, 1, Item())
+    kept = [weakref.ref(item) for item in items]
+    schedule.close()
+    del items
+    assert not any(item() for item in kept)
+    receive(schedule, 1, "a", "b")
+    assert not schedule.has_issued(1) and schedule.take() is None and schedule.take_unfinished() == []
+
+
 # -- spans -------------------------------------------------------------------------------------------------------------
 
 
 def ranges_issued(schedule):
-    return [(queued.first, queued.datapoints[0]) for queued in schedule.task_queue.slots.values()]
+    return [(queued.first, queued.encoded[0]) for queued in schedule.task_queue.slots.values()]
 
 
 def test_spans_cover_the_pass_and_no_more_than_the_bound():
@@ -555,6 +646,11 @@ def test_spans_end_where_a_grain_ends():
     schedule.begin_pass(0, 30)
     schedule.refill()
     assert ranges_issued(schedule) == [(0, 8), (8, 8), (16, 8), (24, 6)]
+    schedule = IndexRanges(FakeTaskQueue(), 1, None, grain=5, ordered=True)
+    schedule.per_task = 6
+    schedule.begin_pass(0, 23)
+    schedule.refill()
+    assert ranges_issued(schedule) == [(0, 10), (10, 10), (20, 3)]
 
 
 def test_an_empty_span_is_exhausted_at_once():
@@ -577,11 +673,30 @@ def test_with_a_limit_in_bytes_as_much_is_under_way_as_recent_datapoints_allow()
     assert schedule.ahead() == 4
 
 
-def test_towards_the_end_of_a_pass_ranges_become_shorter_so_that_all_workers_have_some():
-    schedule = IndexRanges(FakeTaskQueue(), 2, None, grain=1, ordered=True, least=8)
+@pytest.mark.parametrize(
+    ("num", "least", "count", "lengths"),
+    [
+        (2, 8, 20, [8, 6, 3, 2, 1]),
+        (2, 8, 21, [8, 7, 3, 2, 1]),
+        (4, 10, 17, [5, 3, 3, 3, 3]),  # but not shorter than a quarter
+        (2, 2, 5, [2, 2, 1]),
+        (4, 2, 5, [2, 1, 1, 1]),
+    ],
+)
+def test_towards_the_end_of_a_pass_ranges_become_shorter_so_that_all_workers_have_some(num, least, count, lengths):
+    schedule = IndexRanges(FakeTaskQueue(), num, None, grain=1, ordered=True, least=least)
+    schedule.begin_pass(0, count)
+    schedule.refill()
+    firsts = itertools.accumulate(lengths, initial=0)
+    assert ranges_issued(schedule) == list(zip(firsts, lengths, strict=False))
+
+
+def test_ranges_of_no_least_length_are_not_shorter_towards_the_end():
+    schedule = IndexRanges(FakeTaskQueue(), 2, None, grain=1, ordered=True)
+    schedule.per_task = 6
     schedule.begin_pass(0, 20)
     schedule.refill()
-    assert ranges_issued(schedule) == [(0, 8), (8, 6), (14, 3), (17, 2), (19, 1)]
+    assert ranges_issued(schedule) == [(0, 6), (6, 6), (12, 6), (18, 2)]
 
 
 def test_a_range_that_begins_inside_of_a_grain_ends_where_one_ends():
@@ -619,7 +734,7 @@ def test_positions_that_were_picked_are_the_task():
     schedule.per_task = 2
     schedule.begin_pass(0, 4, np.array([17, 13, 19, 15]))
     schedule.refill()
-    assert [slot.datapoints[0].tolist() for slot in schedule.task_queue.slots.values()] == [[17, 13], [19, 15]]
+    assert [slot.encoded[0].tolist() for slot in schedule.task_queue.slots.values()] == [[17, 13], [19, 15]]
 
 
 def test_an_endless_pass_is_never_all_issued_and_one_that_is_discarded_is():
@@ -641,11 +756,29 @@ def test_a_pause_issues_a_short_task_if_workers_are_short_of_tasks():
     schedule.pause()
     fill(schedule, "c")
     schedule.pause()
-    assert [slot.datapoints for slot in schedule.task_queue.slots.values()] == [["a"], ["b"]]
+    assert [slot.encoded for slot in schedule.task_queue.slots.values()] == [["a"], ["b"]]
     fixed = MapTasks(FakeTaskQueue(), 1, 40, ordered=True, continues=False, per_task=2)
     fill(fixed, "a")
     fixed.pause()
     assert not fixed.task_queue.slots
+
+
+@pytest.mark.parametrize("per_task", [1, 3])
+def test_tasks_of_a_fixed_length_stay_as_long_as_they_are_however_fast_they_are_done(per_task):
+    schedule = MapTasks(FakeTaskQueue(), 1, 40, ordered=True, continues=False, per_task=per_task)
+    for pace in (1e-6, 1e-6, 1.0):
+        receive(schedule, 0, pace=pace)
+        assert schedule.per_task == per_task
+    schedule.set_workers(1, 1)
+    assert schedule.per_task == per_task
+
+
+def test_a_buffer_of_fewer_datapoints_than_tasks_has_tasks_of_one():
+    schedule = schedule_of(2, 3)
+    receive(schedule, 0, pace=1e-6)
+    assert schedule.per_task == 1
+    fill(schedule, "a")
+    assert schedule.task_queue.slots[0].first == 0 and not schedule.has_dropped
 
 
 def test_tasks_of_five_milliseconds_stay_as_they_are():
@@ -691,7 +824,7 @@ def test_passes_are_numbered_and_described_even_for_a_queue_without_room():
     schedule = OnePass(FakeTaskQueue(room=0))
     for p in range(3):
         schedule.begin_pass(p, "stream", has_left=p == 1)
-        assert schedule.task_queue.slots[p].datapoints == [(p, "stream", [], False, p == 1)]
+        assert schedule.task_queue.slots[p].encoded == [(p, "stream", [], False, p == 1)]
     assert not schedule.lost(0, WorkerDied("no tasks of its own"))
 
 
@@ -700,7 +833,7 @@ def test_what_nodes_keep_goes_with_the_pass_and_comes_back_at_its_end_only():
     nodes[1].reported, nodes[1].is_due = {"n": 1}, True
     schedule = OnePass(FakeTaskQueue())
     schedule.begin_pass(0, nodes=nodes)
-    assert schedule.task_queue.slots[0].datapoints == [(0, "", [{}, {"n": 1}], True, False)]
+    assert schedule.task_queue.slots[0].encoded == [(0, "", [{}, {"n": 1}], True, False)]
     receive(schedule, 0, "a")
     assert nodes[1].reported == {"n": 1} and nodes[1].is_due
     body = (json.dumps([{"m": 2}, {"n": 3}]).encode(),)
@@ -959,6 +1092,40 @@ def test_a_worker_that_has_sent_all_has_ended_in_the_next_datapoint():
     schedule = one_task(3)
     receive(schedule, 0, 0)
     assert dies(schedule, 0, sent_all=True).position == 1
+
+
+def test_a_result_in_a_part_that_cannot_be_decoded_comes_after_those_before_the_part():
+    schedule = MapTasks(FakeTaskQueue(), 1, 9, ordered=True, continues=False, per_task=9, length=9)
+    schedule.begin_pass(20)
+    fill(schedule, "abcdefghi")
+    schedule.task_queue.take(0, 0)
+    receive(schedule, 0, "a", "b")
+    dies(schedule, 0, 6)
+    (number,) = numbers_asked(schedule)
+    receive(schedule, number, "c", error=(error := ValueError("d")))
+    assert drained(schedule) == [["a", "b", "c"], error]
+    assert error.__notes__ == ["it was made of the datapoint at index 23 of the input"]
+
+
+@pytest.mark.parametrize("error", [None, WorkerDied("1 ended its worker twice")])
+def test_tasks_with_and_without_what_is_left_out_are_given_out_once(error):
+    schedule = IndexRanges(FakeTaskQueue(), 1, 8, grain=1, ordered=True, length=6)
+    schedule.per_task = 3
+    schedule.begin_pass(0, 3, holes=True)
+    schedule.issue_tasks()
+    dies(schedule, numbers_asked(schedule)[0], 1)
+    answer(schedule, numbers_asked(schedule)[0], 0, 0)
+    dies(schedule, numbers_asked(schedule)[0], 0, error=error)
+    schedule.begin_pass(0, 6, holes=True)
+    schedule.issue_tasks()
+    asked = numbers_asked(schedule)
+    assert sorted(of_task(number, schedule) for number in asked) == [(0, 1), (3, 6)]
+    assert [schedule.task_queue.slots[number].put for number in asked] == [1, 1]
+    for number in asked:
+        answer(schedule, number, 0, *range(*of_task(number, schedule)))
+    while asked := numbers_asked(schedule):
+        answer(schedule, asked[0], 0, *range(*of_task(asked[0], schedule)))
+    assert drained(schedule) == ([[0, HOLE, 2], [3, 4, 5]] if error is None else [[0], error, [3, 4, 5]])
 
 
 def test_results_of_an_earlier_try_are_ignored():
