@@ -567,6 +567,34 @@ def test_what_was_collected_is_issued_if_there_is_no_room_for_the_next():
     assert schedule.task_queue.slots[0].encoded == ["a"] and not schedule.has_room()
 
 
+class CrowdedQueue(FakeTaskQueue):
+    """Has room for the bytes of any datapoint, and for so many tasks."""
+
+    def encode(self, dp, *, is_only_task):
+        return dp
+
+
+def test_what_was_collected_is_kept_until_there_is_room_for_the_task():
+    schedule = MapTasks(CrowdedQueue(room=1), 1, 40, ordered=True, continues=False, per_task=2)
+    fill(schedule, "abcd")
+    assert list(schedule.task_queue.slots) == [0]
+    answer(schedule, 0)
+    assert drained(schedule) == [["a", "b"]] and schedule.task_queue.slots[1].encoded == ["c", "d"]
+    ranges = IndexRanges(CrowdedQueue(room=1), 1, 8, grain=1, ordered=True)
+    ranges.begin_pass(0, 2)
+    ranges.issue_tasks()
+    assert ranges_issued(ranges) == [(0, 1)] and ranges.under_way == 1 and not ranges.all_issued
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_results_of_ranges_wait_for_those_before_them_if_they_are_ordered(ordered):
+    schedule = IndexRanges(FakeTaskQueue(), 1, 8, grain=1, ordered=ordered)
+    schedule.begin_pass(0, 2)
+    schedule.issue_tasks()
+    answer(schedule, 1, 0, "b")
+    assert drained(schedule) == ([] if ordered else [["b"]])
+
+
 def test_a_datapoint_that_finds_no_room_is_issued_alone_once_nothing_else_is_under_way():
     schedule = schedule_of(1, 8, room=0)
     fill(schedule, "a")
