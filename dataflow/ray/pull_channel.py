@@ -35,7 +35,7 @@ _FINAL_KINDS: Final = {Kind.ENDED, Kind.ERROR, Kind.LEFT}
 _MAX_REASON: Final = 400  # characters
 _MAX_IDLE: Final = 0.01  # seconds between two checks while there is no reply to wait for
 _SILENT_TIMES: Final = 4  # times `item_timeout` that an actor may give no sign of life
-_MIN_SILENT_SECONDS: Final = 2.0
+_MIN_SILENT_SECONDS: Final = 10.0  # a busy machine may keep one that works from saying so for five
 
 
 class PullChannel(Channel, Receiver):
