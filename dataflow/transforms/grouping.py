@@ -17,18 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from operator import ne
 from typing import Any, Final
 
 import numpy as np
 
 __all__ = ["NextGroup", "ReusedMemory", "copy_datapoint"]
 
-_SEQUENCES: Final = (list, tuple)
+_SEQUENCES: Final = frozenset({list, tuple})
 _UNCHANGEABLE: Final = frozenset({int, float, complex, bool, str, bytes, type(None)}).union(
     kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in "biufc"
 )
-
-
+_PLAIN: Final = _UNCHANGEABLE | {np.ndarray}
 _BATCHES_PER_TURN: Final = 4
 
 
@@ -52,7 +52,7 @@ class NextGroup:
         self._memory = memory
         self._taken: list[Any] = []
         self._originals: list[Any] = []  # of what was copied, to be compared
-        self._copies: list[Any] = []  # of the datapoints that are compared
+        self._contents: list[Any] = []  # of the datapoints that are compared
 
     def take(self, num: int) -> list[Any]:
         """The next `num` datapoints, or those that are left.
@@ -78,23 +78,23 @@ class NextGroup:
             originals.append(dp)
             taken.append(copy_datapoint(dp))
         if len(taken) > 1:
-            memory.is_reused = not all(map(_is_same, originals, taken))
+            memory.is_reused = any(map(ne, map(_content, originals), map(_content, taken)))
         originals.clear()
 
     def _take_and_watch(self, num: int, memory: ReusedMemory) -> None:
-        taken, copies = self._taken, self._copies
+        taken, contents = self._taken, self._contents
         turn, is_left = divmod(memory.watched, _BATCHES_PER_TURN)
         watched = (num - 2,) if is_left or turn % (num - 1) == num - 2 else (turn % (num - 1), num - 2)
-        for k in watched[len(copies) :]:
+        for k in watched[len(contents) :]:
             taken.extend(islice(self._datapoints, k + 1 - len(taken)))
             if len(taken) <= k:
                 break
-            copies.append(copy_datapoint(taken[k]))
+            contents.append(_content(taken[k]))
         taken.extend(islice(self._datapoints, num - len(taken)))
-        self._copies = []
+        self._contents = []
         memory.watched += 1
-        for k, copy in zip(watched, copies, strict=False):
-            if _is_same(taken[k], copy):
+        for k, content in zip(watched, contents, strict=False):
+            if _content(taken[k]) == content:
                 continue
             memory.is_reused = True
             raise ValueError(
@@ -120,19 +120,17 @@ def copy_datapoint(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
-def _is_same(now: Any, before: Any) -> bool:
-    """Whether a datapoint is still what it was when it was copied."""
-    if now is before:
-        return True
-    if isinstance(now, np.ndarray):
-        if not isinstance(before, np.ndarray):
-            return False
-        return bool(now.dtype.hasobject or (now.shape == before.shape and now.tobytes() == before.tobytes()))
-    kind = type(now)
-    if kind is not type(before):
-        return False
-    if kind is dict:
-        return now.keys() == before.keys() and all(_is_same(value, before[key]) for key, value in now.items())
+def _content(value: Any) -> Any:
+    """What a datapoint holds now, to be compared with what it holds later; objects of other kinds by identity."""
+    kind = type(value)
     if kind in _SEQUENCES:
-        return len(now) == len(before) and all(map(_is_same, now, before))
-    return False
+        if _PLAIN.issuperset(map(type, value)):
+            return [item.tobytes() if type(item) is np.ndarray else item for item in value]
+        return [*map(_content, value)]
+    if isinstance(value, np.ndarray):
+        return value.shape, value.tobytes()
+    if kind in _UNCHANGEABLE:
+        return value
+    if kind is dict:
+        return {key: _content(item) for key, item in value.items()}
+    return id(value), value  # the value is there so that no other object gets its id

@@ -179,12 +179,15 @@ def test_the_same_datapoint_several_times_is_no_mistake():
 
 
 def test_what_is_shared_and_does_not_change_is_copied_in_one_batch_only(monkeypatch):
-    copies = []
+    copies, compared = [], []
+    content = gathering._content
     monkeypatch.setattr(gathering, "copy_datapoint", lambda dp: copies.append(dp) or copy_datapoint(dp))
+    monkeypatch.setattr(gathering, "_content", lambda dp: compared.append(dp) or content(dp))
     shared = [np.ones(SHAPE), 1]
     batches = list(BatchData(DataFromGenerator(lambda: [shared] * 40), 10))
     assert plain(batches) == plain(BatchData(kept(lambda: [shared] * 40), 10))
-    assert sum(type(dp) is list for dp in copies) == 10 + 3 + 1
+    assert sum(type(dp) is list for dp in copies) == 10
+    assert len(compared) == 2 * 10 + 2 * (3 + 1)  # the first batch; one of each other, and in one of these another
 
 
 def test_a_buffer_that_is_used_again_later_is_not_taken_for_one_that_does_not_change():
