@@ -8,6 +8,10 @@ Guarantees:
   replies that were read are the beginning of the worker's output, and a successor can continue from there.
 - An actor that is lost is killed before it is replaced: it may be alive, and only unreachable.
 - An actor for which there is no room is reported after `start_timeout` seconds.
+
+Ray's streaming generators, with their backpressure, were tried in place of requested replies. With 16 datapoints per
+object they gave 0.13 of the rate of small datapoints, and 0.7 of that of 150 kB. An actor whose generator is held back
+answers no other call, such as the one that ends it, even when the generator has been dropped.
 """
 
 from __future__ import annotations
