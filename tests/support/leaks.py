@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -39,27 +39,9 @@ RAISED = pytest.StashKey[bool]()
 
 Found = dict[Hashable, str]  # identity -> how to name it in a message
 
-
-def processes() -> Found:
-    """Find our descendants, and the orphans of our process group: another parent has adopted those."""
-    us, our_group = os.getpid(), os.getpgrp()
-    known = {pid: status for pid in psutil.pids() if (status := _status_of(pid)) is not None}
-
-    def is_ours(pid: int) -> bool:
-        while pid in known and pid != us:
-            pid = known[pid].parent
-        return pid == us
-
-    def is_orphan(status: _Status) -> bool:
-        parent = known.get(status.parent)
-        # A zombie is to be reaped, but not by us.
-        return status.group == our_group and (parent is None or parent.group != our_group) and status.state != "Z"
-
-    return {
-        (pid, status.started): f"process {pid}"
-        for pid, status in known.items()
-        if pid not in (us, _fork_server("_forkserver_pid")) and (is_ours(pid) or is_orphan(status))
-    }
+# What there was after the last test, and the pids of the servants; empty unless it was clean and only fixtures of one
+# test have come and gone since. It is what there is before the next: a test costs one look at the machine.
+_AFTER_LAST: list[tuple[tuple[int | None, ...], Found]] = []
 
 
 class _Status(NamedTuple):
@@ -69,12 +51,44 @@ class _Status(NamedTuple):
     started: int  # ticks since the system was started: setting its clock changes nothing
 
 
+# Processes that are not ours, and cannot become ours: (pid, inode of the folder in /proc) -> process group. Only a
+# process that is ours now, or one of our group, can be ours later. A later process with this pid has another inode.
+_STRANGERS: dict[tuple[int, int], int] = {}
+
+
+def processes() -> Found:
+    """Find our descendants, and the orphans of our process group: another parent has adopted those."""
+    us, our_group, fork_server = os.getpid(), os.getpgrp(), _fork_server("_forkserver_pid")
+    with os.scandir("/proc") as entries:
+        present = [(int(entry.name), entry.inode()) for entry in entries if entry.name.isdigit()]
+    groups = {key[0]: _STRANGERS[key] for key in present if key in _STRANGERS}
+    known = {pid: status for pid, _ in present if pid not in groups and (status := _status_of(pid)) is not None}
+    groups |= {pid: status.group for pid, status in known.items()}
+
+    def is_ours(pid: int) -> bool:
+        while pid in known and pid != us:
+            pid = known[pid].parent
+        return pid == us
+
+    def is_orphan(status: _Status) -> bool:
+        # A zombie is to be reaped, but not by us.
+        return status.group == our_group and groups.get(status.parent) != our_group and status.state != "Z"
+
+    found: Found = {}
+    for pid, inode in present:
+        if (status := known.get(pid)) is None or pid in (us, fork_server):
+            continue
+        if is_ours(pid) or is_orphan(status):
+            found[pid, status.started] = f"process {pid}"
+        elif status.group != our_group and status.parent in groups:  # its parent may be one that is not listed yet
+            _STRANGERS[pid, inode] = status.group
+    return found
+
+
 def _status_of(pid: int) -> _Status | None:
-    """Read the status of a process; None if it is gone, or belongs to the kernel."""
+    """Read the status of a process; None if it is gone."""
     try:
-        if os.getpgid(pid) == 0:  # there are many of those, and this call is cheap
-            return None
-        stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY)  # twice per test for each process: a file object costs more
+        stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY)  # after each test for each of ours: a file object costs more
         try:
             fields = os.read(stat, 1024).rpartition(b")")[2].split()
         finally:
@@ -92,8 +106,9 @@ def threads() -> Found:
 def descriptors() -> Found:
     """Find open descriptors and what they refer to, so that one exchanged for another is noticed."""
     found: Found = {}
-    for entry in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
-        if entry == str(_fork_server("_forkserver_alive_fd")):
+    of_fork_server = str(_fork_server("_forkserver_alive_fd"))
+    for entry in os.listdir("/proc/self/fd"):
+        if entry == of_fork_server:
             continue
         try:
             target = os.readlink(f"/proc/self/fd/{entry}")
@@ -104,7 +119,7 @@ def descriptors() -> Found:
 
 
 def shared_memory() -> Found:
-    return {path: f"shared memory {path}" for path in SHARED_MEMORY.glob("*")}
+    return {SHARED_MEMORY / name: f"shared memory {SHARED_MEMORY / name}" for name in os.listdir(SHARED_MEMORY)}
 
 
 KINDS: tuple[Callable[[], Found], ...] = (processes, threads, descriptors, shared_memory)
@@ -115,27 +130,30 @@ def snapshot() -> Found:
     return {(kind.__name__, key): name for kind in KINDS for key, name in kind().items()}
 
 
-def new_since(before: Found) -> Found:
-    """Find what is there now, was not there `before`, and is ours."""
+def new_since(before: Found, now: Found | None = None) -> Found:
+    """Find what is there `now`, was not there `before`, and is ours."""
     return {
         (kind, key): f"process {_describe(key[0])}" if kind == "processes" else name
-        for (kind, key), name in snapshot().items()
+        for (kind, key), name in (snapshot() if now is None else now).items()
         if (kind, key) not in before and not (kind == "shared_memory" and _is_foreign(key))
     }
 
 
-def check_nothing_left(before: Found, grace: float = GRACE) -> None:
-    """Fail unless everything that was not there `before` goes away within `grace` seconds."""
-    left = new_since(before)
+def check_nothing_left(before: Found, grace: float = GRACE) -> Found:
+    """Fail unless everything that was not there `before` goes away within `grace` seconds; find what is there then."""
+    now = snapshot()
+    left = new_since(before, now)
 
     def nothing_left() -> bool:
-        nonlocal left
+        nonlocal now, left
         if left:
             gc.collect()
-            left = new_since(before)
+            now = snapshot()
+            left = new_since(before, now)
         return not left
 
     wait_until(nothing_left, grace, lambda: "left behind: " + "; ".join(sorted(left.values())))
+    return now
 
 
 def _describe(pid: int) -> str:
@@ -175,8 +193,8 @@ def _fork_server(attribute: str) -> int | None:
     return getattr(getattr(module, "_forkserver", None), attribute, None)
 
 
-def _start_servants() -> None:
-    """Start what multiprocessing and tqdm keep until the interpreter ends; does nothing where it runs already."""
+def _start_servants() -> tuple[int | None, ...]:
+    """Start what multiprocessing and tqdm keep until the interpreter ends, where it does not run yet; find the pids."""
     resource_tracker.ensure_running()
     tqdm.get_lock()  # holds a semaphore, with a name unless processes are forked
     if "forkserver" in multiprocessing.get_all_start_methods():
@@ -184,6 +202,7 @@ def _start_servants() -> None:
 
         forkserver.set_forkserver_preload(PRELOADED)
         forkserver.ensure_running()
+    return resource_tracker._resource_tracker._pid, _fork_server("_forkserver_pid")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -210,11 +229,27 @@ def own_temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest, own_temporary_directory: None) -> Iterator[None]:
-    _start_servants()
-    before = snapshot()
+    servants = _start_servants()
+    found_with, before = _AFTER_LAST.pop() if _AFTER_LAST else (None, {})
+    if found_with != servants:
+        before = snapshot()
     yield
     if not request.node.stash.get(RAISED, False):
-        check_nothing_left(before)
+        _AFTER_LAST.append((servants, check_nothing_left(before)))
+
+
+def _forget_last(fixturedef: pytest.FixtureDef[Any]) -> None:
+    if fixturedef.scope != "function":
+        _AFTER_LAST.clear()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
+    _forget_last(fixturedef)
+
+
+def pytest_fixture_post_finalizer(fixturedef: pytest.FixtureDef[Any]) -> None:
+    _forget_last(fixturedef)
 
 
 @pytest.hookimpl(wrapper=True)
