@@ -30,6 +30,8 @@ from itertools import takewhile
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 __all__ = [
     "MAX_BYTES",
     "MAX_ITEMS",
@@ -436,6 +438,7 @@ def parts(where: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{where}.{name}", item) for name, item in attributes_of(value))
 
 
+_VALUES: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _CHUNK: Final = 256  # elements
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -443,8 +446,10 @@ _CHUNK_BYTES: Final = 1 << 20
 def checksum(items: Sequence[Any], *, by_identity: bool = False) -> int | None:
     """A checksum of plain values, nested ones too; the same in each process. None for more than `MAX_BYTES`.
 
-    Objects count by their identity, or make it None without `by_identity`.
+    Objects of other classes make it None; with `by_identity`, those of the user's classes count by their attributes,
+    and all others by their identity.
     """
+    readers: dict[type, _Reader | None] = {}
     number = start = nbytes = 0
     size = 1  # what the elements take is not known before
     while start < len(items):
@@ -454,7 +459,7 @@ def checksum(items: Sequence[Any], *, by_identity: bool = False) -> int | None:
         except ValueError:  # there is an object among them
             if not by_identity:
                 return None
-            data = array("Q", map(id, part)).tobytes()
+            data = _with_objects(part, readers)
         number = zlib.crc32(data, number)
         start += size
         nbytes += len(data)
@@ -462,6 +467,44 @@ def checksum(items: Sequence[Any], *, by_identity: bool = False) -> int | None:
             return None
         size = min(2 * size, _CHUNK, 1 + _CHUNK_BYTES * size // len(data))
     return number
+
+
+_Reader = Callable[[Any], Mapping[str, Any]]
+
+
+def _with_objects(values: Sequence[Any], readers: dict[type, _Reader | None]) -> bytes:
+    """What `values` hold, for a comparison in this process; `readers` keeps what is found out about classes."""
+
+    def described(values: Iterable[Any]) -> list[Any]:
+        return [value if type(value) in _VALUES else content(value) for value in values]
+
+    def content(value: Any) -> Any:
+        kind = type(value)
+        if kind is list or kind is tuple:
+            return described(value)
+        if kind is dict:
+            return described(value), described(value.values())
+        if kind is np.ndarray and not value.dtype.hasobject:
+            return value.dtype.str, value.shape, value.tobytes()
+        if kind not in readers:
+            readers[kind] = _reader_of(kind)
+        read = readers[kind]
+        return id(value) if read is None else (id(kind), described(read(value).values()))
+
+    try:
+        return marshal.dumps(described(values), 2)
+    except (ValueError, RecursionError):  # such as a list in itself
+        return array("Q", map(id, values)).tobytes()
+
+
+def _reader_of(kind: type) -> _Reader | None:
+    """The function that gives what an object holds: a collection, or one of the user's classes; else None."""
+    if issubclass(kind, list | tuple | dict | set | frozenset | deque):
+        return lambda value: {**dict(attributes_of(value)), "": [*(value.items() if issubclass(kind, dict) else value)]}
+    if issubclass(kind, type | FunctionType) or is_of_library(kind):
+        return None
+    has_slots = any("__slots__" in vars(base) for base in kind.__mro__)
+    return (lambda value: dict(attributes_of(value))) if has_slots else vars
 
 
 def attributes_of(value: Any) -> Iterator[tuple[str, Any]]:

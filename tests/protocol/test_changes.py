@@ -9,6 +9,7 @@ import mmap
 import random
 import types
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -396,7 +397,41 @@ def set_nested(held):
 
 
 def replace_object(held):
-    held[57] = Scale()
+    held[57] = object()
+
+
+class Sample:
+    def __init__(self, path, label):
+        self.path = Path(path)
+        self.label = label
+        self.boxes = [np.zeros(4)]
+
+
+class SlottedSample:
+    __slots__ = ("label", "path")
+
+    def __init__(self, path, label):
+        self.path, self.label = path, label
+
+
+class Samples(list):
+    pass
+
+
+def relabel(held):
+    held[57].label = -1
+
+
+def relabel_beside_a_path(held):
+    held[57][1] = -1
+
+
+def relabel_nested(held):
+    held[57]["sample"].label = -1
+
+
+def move_box(held):
+    held[57].boxes[0][2] = 1
 
 
 def exchange_one(held):
@@ -407,7 +442,14 @@ def exchange_one(held):
 CHANGES = {  # of one element
     "list": (lambda: list(range(100)), set_number),
     "nested list": (lambda: [nested(k) for k in range(100)], set_nested),
-    "list of objects": (lambda: [Scale() for _ in range(100)], replace_object),
+    "list of objects": (lambda: [object() for _ in range(100)], replace_object),
+    "list of the user's objects": (lambda: [Sample("a", k) for k in range(100)], relabel),
+    "list of objects with slots": (lambda: [SlottedSample("a", k) for k in range(100)], relabel),
+    "list of objects with arrays": (lambda: [Sample("a", k) for k in range(100)], move_box),
+    "list of labels beside objects": (lambda: [[Path("a"), k] for k in range(100)], relabel_beside_a_path),
+    "list of lists of the user's": (lambda: [Samples([k, k]) for k in range(100)], relabel_beside_a_path),
+    "list of sets beside objects": (lambda: [[Path("a"), {k}] for k in range(100)], lambda held: held[57][1].add(-1)),
+    "dict of the user's objects": (lambda: {k: {"sample": Sample("a", k)} for k in range(100)}, relabel_nested),
     "tuple": (lambda: tuple(nested(k) for k in range(100)), set_nested),
     "dict": (lambda: {k: nested(k) for k in range(100)}, set_nested),
     "set": (lambda: set(range(100)), exchange_one),
@@ -436,6 +478,16 @@ def test_what_is_written_again_with_the_same_values_has_not_changed():
     df = MapData(source(2), functools.partial(by_weight, weights=held))
     before = Snapshot([df])
     held[57] = nested(57)
+    assert before.difference(Snapshot([df])) is None
+
+
+def test_objects_of_others_that_remember_something_have_not_changed():
+    """A path keeps its text once somebody has asked for it; a list may hold itself."""
+    held = [[Path(f"{k}"), k, Sample("a", k), len, Sample, lambda: 0] for k in range(100)]
+    held[0].append(held)
+    df = MapData(source(2), functools.partial(by_weight, weights=held))
+    before = Snapshot([df])
+    assert [str(path) for path, *_ in held][9] == "9"
     assert before.difference(Snapshot([df])) is None
 
 
