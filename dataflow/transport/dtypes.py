@@ -56,7 +56,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
     """Return the dtype of that name.
 
     Raises:
-        ValueError: It holds Python objects, which our files never do; or the name is invalid.
+        ValueError: It holds Python objects, or is that of an array, which our files never have; or the name is invalid.
     """
     if not name.startswith("{") and len(name) <= _MAX_SIMPLE:
         return _simple(name)
@@ -74,4 +74,6 @@ def _simple(name: str) -> np.dtype[Any]:
 def _without_objects(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
     if dtype.hasobject:
         raise ValueError(f"the dtype {name!r} holds Python objects")
+    if dtype.subdtype is not None:
+        raise ValueError(f"the dtype {name!r} has a shape of its own")
     return dtype

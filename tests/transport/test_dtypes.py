@@ -1,6 +1,7 @@
 """Properties of dtypes that equality ignores (metadata, alignment) stay with their own arrays."""
 
 import itertools
+import re
 import threading
 
 import numpy as np
@@ -18,6 +19,7 @@ from dataflow import (
     send_dataflow_zmq,
 )
 from dataflow.protocol.datapoint import stack
+from dataflow.transport.dtypes import dtype_of
 from dataflow.transport.message_layout import name_of
 
 h5py = pytest.importorskip("h5py")
@@ -107,6 +109,12 @@ def test_names_differ_where_dtypes_do():
     for one, other in itertools.permutations(DTYPES, 2):
         assert name_of(one) != name_of(other)
     assert name_of(PLAIN) == "<i4" == name_of(np.dtype("int32"))
+
+
+@pytest.mark.parametrize("name", ["(2,)<i4", "2i4", "|O"])
+def test_a_name_that_none_of_our_dtypes_has_is_refused(name):
+    with pytest.raises(ValueError, match=f"the dtype {re.escape(repr(name))}"):
+        dtype_of(name)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
