@@ -6,6 +6,7 @@ any other storable type (text, bytes, containers) makes a column of records, who
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -30,12 +31,14 @@ __all__ = [
     "RecordWriter",
     "StoredColumn",
     "TableWriter",
+    "check_num_rows",
 ]
 
 ENDS = ".ends"
 """Suffix of the name of a column of records: the array of their ends, uint64 (n,)."""
 
 _NUMBERS: dict[type, str] = {bool: "|b1", int: "<i8", float: "<f8", complex: "<c16"}
+_DTYPES = {kind.__name__: dtype for kind, dtype in _NUMBERS.items()}
 _SCALAR = "scalar"  # a number of numpy's
 _ARRAY = "array"
 _RECORD = "record"
@@ -43,6 +46,7 @@ _CONTAINERS = {"list": list, "tuple": tuple, "dict": dict}
 _ALONE = "alone"  # the datapoint is not a container
 _AT_ONCE = 1 << 19  # bytes of neighbouring rows that are read together
 _MAX_ROWS = 4096
+_MAX_EMPTY_ROWS = 1 << 24  # without any bytes: the bytes of a file do not limit how many it claims
 
 
 @dataclass(frozen=True)
@@ -69,16 +73,23 @@ class Column:
     @property
     def row_bytes(self) -> int:
         """Bytes of each row; 0 for records."""
-        return 0 if self.is_record else dtype_of(self.dtype).itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return 0 if self.is_record else dtype_of(self.dtype).itemsize * math.prod(self.shape)
 
     def is_valid(self) -> bool:
         """Whether it can be one of ours.
 
         Raises:
-            ValueError: Its dtype is invalid.
+            ValueError: Its dtype is invalid, or its shape is too large.
         """
-        kinds = {_SCALAR, _ARRAY, _RECORD, *(kind.__name__ for kind in _NUMBERS)}
-        return type(self.name) is str and self.kind in kinds and self.row_bytes >= 0
+        if type(self.name) is not str or self.kind not in {_SCALAR, _ARRAY, _RECORD, *_DTYPES}:
+            return False
+        if self.is_record or self.kind in _DTYPES:
+            return (self.dtype, self.shape) == (_DTYPES.get(self.kind, ""), ())
+        dtype = dtype_of(self.dtype)
+        if not dtype.itemsize and dtype.kind in "SU":  # `np.empty` and copies have one character
+            return False
+        np.empty((0 if self.row_bytes else _MAX_ROWS, *self.shape), dtype)  # without elements
+        return self.kind == _ARRAY or not self.shape
 
     def values(self, rows: NDArray[Any]) -> list[Any]:
         """Return the values of these rows in datapoints; arrays that share no memory."""
@@ -128,11 +139,15 @@ class ColumnTable:
             raise ValueError(f"{len(names)} names for {len(values)} components: {list(names)}")
         labels = [str(name) for name in (names or keys or range(len(values)))]
         columns = tuple(map(_column, labels, values))
-        stored = [name for column in columns for name in (column.name, *([column.name + ENDS] * column.is_record))]
+        table = cls(container, columns)
+        stored = table._stored_names()
         twice = sorted({name for name in stored if stored.count(name) > 1})
         if twice:
             raise NotStorable(f"two columns would be called {twice[0]!r}: rename one")
-        return cls(container, columns)
+        return table
+
+    def _stored_names(self) -> list[str]:
+        return [name for column in self.columns for name in (column.name, *([column.name + ENDS] * column.is_record))]
 
     def row(self, dp: Any) -> list[Any]:
         """Return the components of a datapoint in the order of the columns: arrays and numbers, or values for records.
@@ -197,6 +212,11 @@ class ColumnTable:
             counts = [num, *(n for column in table.columns for n in column.shape)]
             if any(type(n) is not int or n < 0 for n in counts) or not all(map(Column.is_valid, table.columns)):
                 raise ValueError("its columns are none that this format has")
+            names, num_columns = table._stored_names(), len(table.columns)
+            if len(set(names)) < len(names) or (num_columns != 1 and table.container == _ALONE):
+                raise ValueError(f"{num_columns} columns {names} do not make up a datapoint")
+            if table.container not in {*_CONTAINERS, _ALONE}:
+                raise ValueError(f"a datapoint cannot be a {table.container!r}")
             return table, num
         except FileDamaged:
             raise
@@ -209,6 +229,20 @@ class ColumnTable:
 
 
 _CURE = "the columns of this format hold values of one kind; bring them to one form (MapData), or use LMDB or TFRecord"
+
+
+def check_num_rows(path: str, num: int, columns: Iterable[Column]) -> None:
+    """Check that the bytes of a file limit the number of its rows, or that it is no large one.
+
+    Raises:
+        FileDamaged: The rows of these columns take no bytes, and there would be too many.
+    """
+    if num > _MAX_EMPTY_ROWS and not _has_content(columns):
+        raise file_damaged(path, "", f"it claims {num} rows without content, and {_MAX_EMPTY_ROWS} are the most")
+
+
+def _has_content(columns: Iterable[Column]) -> bool:
+    return any(column.is_record or column.row_bytes for column in columns)
 
 
 def _values(dp: Any, container: str, keys: list[str] | None) -> list[Any]:
@@ -225,7 +259,7 @@ def _column(name: str, value: Any) -> Column:
     text = kind is np.str_ or kind is np.bytes_  # of any length, so it is stored as records
     if array or (isinstance(value, np.generic) and value.dtype.type is kind and not text):
         dtype = dtype_name(value.dtype)
-        if dtype is not None:
+        if dtype is not None and value.dtype.itemsize:
             return Column(name, _ARRAY if array else _SCALAR, dtype, value.shape)
     return Column(name, _RECORD)  # where `pack` rejects what cannot be stored
 
@@ -258,8 +292,12 @@ class RecordRows:
         place: What the file calls the column, for messages.
         column: The column.
         ends: End of each record among the bytes of the column.
+        size: Bytes of the column.
         fetch: Return the bytes between two of them, for rows from the first one on: (row, begin, end).
         offset: Where the bytes of the column begin in the file, if known.
+
+    Raises:
+        FileDamaged: The ends are not ascending, or the last one is not that of the column.
     """
 
     def __init__(
@@ -268,10 +306,13 @@ class RecordRows:
         place: str,
         column: Column,
         ends: NDArray[np.uint64],
+        size: int,
         fetch: Callable[[int, int, int], Any],
         *,
         offset: int | None = None,
     ) -> None:
+        if (int(ends[-1]) if len(ends) else 0) != size or (ends[1:] < ends[:-1]).any():
+            raise file_damaged(path, place, f"the ends of its records do not fit its {size} bytes")
         self.column = column
         self.row_bytes = int(ends[-1]) // len(ends) if len(ends) else 0
         self._path = path
@@ -287,15 +328,14 @@ class RecordRows:
         data = memoryview(self._fetch(first, base, ends[-1]))
         decode = RecordDecoder(self._path, self._unit, foreign=False).decode
         name, offset = self.column.name, self._offset
-        return [
-            decode(
-                data[begin - base : after - base],
-                k,
-                None if offset is None else offset + begin,
-                key=_row_key(k),
-            )[name]
-            for k, (begin, after) in enumerate(pairwise(ends), start=first)
-        ]
+        values = []
+        for k, (begin, after) in enumerate(pairwise(ends), start=first):
+            at = None if offset is None else offset + begin
+            row = decode(data[begin - base : after - base], k, at, key=_row_key(k))
+            if type(row) is not dict or row.keys() != {name}:
+                raise file_damaged(self._path, f"{self._unit} {k}", f"its record is not one of column {name!r}", at)
+            values.append(row[name])
+        return values
 
 
 class RecordWriter:
@@ -357,6 +397,8 @@ class TableWriter(Generic[G]):
         if not self.num:
             self.table = ColumnTable.of(dp, self._names)
             self.columns = [self._begin(column) for column in self.table.columns]
+        if self.num == _MAX_EMPTY_ROWS and not _has_content(self.table.columns):
+            raise NotStorable(f"there are {self.num} datapoints without content already, which are the most")
         for column, value in zip(self.columns, self.table.row(dp), strict=True):
             column.write(value)
         self.num += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -13,7 +14,16 @@ import numpy as np
 
 from dataflow.errors import DataFlowTerminated
 from dataflow.formats.checksums import ALGORITHM, file_damaged
-from dataflow.formats.columns import ENDS, Column, ColumnTable, RecordRows, RecordWriter, StoredColumn, TableWriter
+from dataflow.formats.columns import (
+    ENDS,
+    Column,
+    ColumnTable,
+    RecordRows,
+    RecordWriter,
+    StoredColumn,
+    TableWriter,
+    check_num_rows,
+)
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader
 from dataflow.formats.saving import replacing, save_pass
 from dataflow.protocol.base import DataFlow
@@ -26,6 +36,8 @@ _ABOUT = "dataflow"  # the attribute of the file that describes the datasets
 _VERSION = 2  # of the files that are written; those of version 1, whose records have other checksums, can be read
 _CHUNK = 1 << 18  # bytes; HDF5 reads and verifies whole chunks
 _MAX_CHUNK_ROWS = 1 << 14
+_MAX_RATIO = 2000  # of compression; a dataset that claims more is no reason to lack memory
+_NOTHING = object()
 
 
 def _package() -> Any:
@@ -174,7 +186,7 @@ class _HDF5Reader:
         known: dict[str, Column] = {}
         table = ColumnTable("list", ())
         num = 0
-        if about is not None:
+        if about is not _NOTHING:
             table, num = ColumnTable.described(self.path, "", about, _VERSION)
             known = {column.name: column for column in table.columns}
         elif data_paths is None:
@@ -188,22 +200,40 @@ class _HDF5Reader:
                 stored.append(_EmptyRows(column))
                 continue
             dataset = self._dataset(name, is_ours=column is not None)
-            if column is not None and column.is_record:
-                ends = self._dataset(name + ENDS, is_ours=True)
-                stored.append(self._records(dataset, column, ends))
-                lengths[name] = len(ends)
-            else:
-                stored.append(_DatasetRows(self, dataset, column or self._foreign(name, dataset)))
+            if column is None:
+                stored.append(_DatasetRows(self, dataset, self._foreign(name, dataset)))
                 lengths[name] = len(dataset)
+                continue
+            if column.is_record:
+                ends = self._dataset(name + ENDS, is_ours=True)
+                self._check_form(name, dataset, (np.dtype(np.uint8), ()))
+                self._check_form(name + ENDS, ends, (np.dtype(np.uint64), ()))
+            else:
+                ends = dataset
+                as_bytes = np.dtype(np.uint8), (column.row_bytes,)
+                self._check_form(name, dataset, (dtype_of(column.dtype), column.shape), as_bytes)
+            if len(ends) != num:
+                raise file_damaged(
+                    self.path, f"dataset {name!r}", f"there are {len(ends)} rows, and {num} were written"
+                )
+            stored.append(
+                self._records(dataset, column, ends) if column.is_record else _DatasetRows(self, dataset, column)
+            )
+            lengths[name] = num
         if len(set(lengths.values())) > 1:
             raise ValueError(f"{self.path}: the datasets differ in length, so they do not form rows: {lengths}")
-        if about is None:
+        if about is _NOTHING:
             num = next(iter(lengths.values()), 0)
-        elif set(lengths.values()) - {num}:
-            raise file_damaged(self.path, "", f"there are {lengths} rows, and {num} were written")
+        check_num_rows(self.path, num, (one.column for one in stored))
         if names == [column.name for column in table.columns]:
             return table, stored, num
         return ColumnTable("list", tuple(one.column for one in stored)), stored, num
+
+    def _check_form(self, name: str, dataset: Any, *forms: tuple[np.dtype[Any], tuple[int, ...]]) -> None:
+        """Check that the rows of a dataset have one of the dtypes and shapes in which they are written."""
+        found = self.asked(lambda: dataset.dtype, name), dataset.shape[1:]
+        if found not in forms:
+            raise file_damaged(self.path, f"dataset {name!r}", f"its rows are {found}, and {forms[0]} were written")
 
     def _records(self, dataset: Any, column: Column, ends: Any) -> RecordRows:
         found = self.asked(lambda: ends[:], column.name, 0, ends)
@@ -211,12 +241,12 @@ class _HDF5Reader:
         def fetch(row: int, begin: int, end: int) -> Any:
             return self.asked(lambda: dataset[begin:end], column.name, row, dataset)
 
-        return RecordRows(self.path, f"dataset {column.name!r}", column, found, fetch)
+        return RecordRows(self.path, f"dataset {column.name!r}", column, found, len(dataset), fetch)
 
     def _about(self) -> Any:
         try:
             if _ABOUT not in self._file.attrs:
-                return None
+                return _NOTHING
             return json.loads(bytes(self._file.attrs[_ABOUT]))
         except Exception as error:  # h5py raises many types
             raise file_damaged(self.path, "", f"what it says about itself cannot be read ({error})") from error
@@ -232,6 +262,8 @@ class _HDF5Reader:
                 f"{self.path}: the dataset {name!r} is stored in other files, which any file could name: copy it into "
                 "one file (h5repack)"
             )
+        if not dataset.shape and is_ours:
+            raise file_damaged(self.path, f"dataset {name!r}", f"it has no rows (its shape is {dataset.shape})")
         if not dataset.shape:
             raise ValueError(f"{self.path}: the dataset {name!r} has no rows (its shape is {dataset.shape})")
         return dataset
@@ -242,9 +274,8 @@ class _HDF5Reader:
         self._file.visititems(lambda name, item: names.append(name) if isinstance(item, kind) else None)
         return names
 
-    @staticmethod
-    def _foreign(name: str, dataset: Any) -> Column:
-        text = dtype_name(dataset.dtype)
+    def _foreign(self, name: str, dataset: Any) -> Column:
+        text = dtype_name(self.asked(lambda: dataset.dtype, name))
         if text is None:
             return Column(name, "object", "", dataset.shape[1:])
         return Column(name, "array" if dataset.ndim > 1 else "scalar", text, dataset.shape[1:])
@@ -255,9 +286,11 @@ class _HDF5Reader:
             raise DataFlowTerminated(f"{self.path} was closed while it was being read")
         try:
             return ask()
-        except (OSError, RuntimeError, KeyError, ValueError) as error:
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
             if not self._file:
                 raise DataFlowTerminated(f"{self.path} was closed while it was being read") from error
+            if isinstance(error, MemoryError) and dataset.nbytes <= _MAX_RATIO * os.path.getsize(self.path):
+                raise
             place = f"dataset {name!r}" if row is None else f"dataset {name!r}, from row {row} on"
             raise self._damaged(error, place, self._offset(dataset, row)) from error
 
@@ -390,7 +423,7 @@ class _HDF5Writer:
 
     def _dataset(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
         """Create a dataset without rows; `shape` is that of a row."""
-        row_bytes = max(1, np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64)))
+        row_bytes = max(1, np.dtype(dtype).itemsize * math.prod(shape))
         num_rows = min(_MAX_CHUNK_ROWS, max(1, _CHUNK // row_bytes))
         return self._file.create_dataset(
             name,

@@ -19,8 +19,18 @@ from numpy.typing import NDArray
 
 from dataflow.errors import PickleRefused
 from dataflow.formats.checksums import ALGORITHM, checksum, file_damaged
-from dataflow.formats.columns import ENDS, Column, ColumnTable, RecordRows, RecordWriter, StoredColumn, TableWriter
+from dataflow.formats.columns import (
+    ENDS,
+    Column,
+    ColumnTable,
+    RecordRows,
+    RecordWriter,
+    StoredColumn,
+    TableWriter,
+    check_num_rows,
+)
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader, existing
+from dataflow.formats.npy import FIXED_BYTES, NpyHeader, read_header, size_of_header
 from dataflow.formats.positional import PositionalFile
 from dataflow.formats.saving import replacing, save_pass
 from dataflow.protocol.base import DataFlow
@@ -38,6 +48,7 @@ _CHECKSUM_BYTES = 4
 _LOCAL_HEADER = 30  # bytes of the fixed part, before the name and the extra field of a member
 _LOCAL_SIGNATURE = b"PK\3\4"
 _CHUNK = 1 << 20
+_NOTHING = object()
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError)  # raised by damaged members
 _END = struct.Struct("<4sHHHHIIH")  # end of an archive, before its comment
 
@@ -134,6 +145,7 @@ class NumpySerializer:
                 f"in {path} are in memory as a whole: leave it out"
             )
         if arrays is not None:
+            _check_rows(path, {name: array.shape for name, array in arrays.items()})
             lists: list[Any] = [[_row(row) for row in array] for array in arrays.values()]
             dps = lists[0] if len(lists) == 1 else [list(row) for row in zip(*lists, strict=True)]
             return DataFromList(dps, shuffle, seed=seed)
@@ -170,10 +182,11 @@ class _NpzReader:
             files.callback(self._file.close)
             with _archive(self._file) as archive:
                 about = _about(path, archive)
-                if about is None:
+                if about is _NOTHING:
                     self._table, self._num, self._columns = self._foreign(archive, files)
                 else:
                     self._table, self._num, self._columns = self._ours(archive, about)
+            check_num_rows(path, self._num, self._table.columns)
             self._files = files.pop_all()
 
     def __len__(self) -> int:
@@ -189,19 +202,32 @@ class _NpzReader:
         table, num = ColumnTable.described(self._path, _ABOUT, about, _VERSION)
         columns: list[StoredColumn] = []
         for column in table.columns:
-            member = self._member(archive, f"{column.name}.npy")
-            end = self._data_offset(member) + member.file_size
+            begin, end = self._elements(self._member(archive, f"{column.name}.npy"))
             if column.is_record:
                 ends = _read_array(self._path, archive, f"{column.name}{ENDS}.npy")
                 if ends.shape != (num,) or ends.dtype.kind != "u":
                     raise file_damaged(self._path, f"array {column.name + ENDS!r}", f"it has not {num} numbers")
-                begin = end - int(ends[-1]) if num else end
-                columns.append(self._records(column, begin, ends))
+                columns.append(self._records(column, begin, end, ends))
             else:
                 summed = self._checksums(about, column, num)
-                begin = end - num * column.row_bytes
+                if end - begin != num * column.row_bytes:
+                    reason = f"it has {end - begin} bytes, which are not {num} rows of {column.row_bytes}; they begin"
+                    raise file_damaged(self._path, f"array {column.name!r}", reason, begin)
                 columns.append(_StoredRows(self._file, column, begin, num, summed))
         return table, num, columns
+
+    def _elements(self, member: zipfile.ZipInfo) -> tuple[int, int]:
+        """Return the offset of the elements of an array that is not compressed, and that of their end."""
+        place, begin = f"array {member.filename!r}", self._data_offset(member)
+        if member.compress_type != zipfile.ZIP_STORED:
+            raise file_damaged(self._path, place, "it was compressed after it had been written; it begins", begin)
+        end = begin + member.file_size
+        if end > self._file.size:
+            raise file_damaged(self._path, place, f"it would end at byte {end}, behind the end", self._file.size)
+        try:
+            return begin + size_of_header(bytes(self._file.read(begin, min(FIXED_BYTES, end - begin)))), end
+        except ValueError as error:
+            raise file_damaged(self._path, place, f"its header cannot be read ({error})", begin) from error
 
     def _checksums(self, about: Any, column: Column, num: int) -> bytes:
         try:
@@ -213,69 +239,60 @@ class _NpzReader:
             raise file_damaged(self._path, place, f"its checksums cannot be read ({error})") from error
         return summed
 
-    def _records(self, column: Column, offset: int, ends: NDArray[np.uint64]) -> RecordRows:
+    def _records(self, column: Column, offset: int, after: int, ends: NDArray[np.uint64]) -> RecordRows:
         place = f"array {column.name!r}"
 
         def fetch(_: int, begin: int, end: int) -> Any:
             return self._file.read(offset + begin, end - begin, place)
 
-        return RecordRows(self._path, place, column, ends, fetch, offset=offset)
+        return RecordRows(self._path, place, column, ends, after - offset, fetch, offset=offset)
 
     def _foreign(self, archive: zipfile.ZipFile, files: ExitStack) -> tuple[ColumnTable, int, list[StoredColumn]]:
         columns: list[StoredColumn] = []
-        lengths: dict[str, int] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
             if name == member.filename:
                 _check_name(self._path, archive, member)
                 continue
-            shape, fortran, dtype = _header(self._path, archive, member)
-            text = dtype_name(dtype)
-            if text is None:
+            if name in shapes:
+                raise file_damaged(self._path, f"array {name!r}", "there are two of this name", member.header_offset)
+            header = _header(self._path, archive, member)
+            if header.dtype.hasobject:
                 raise PickleRefused(
                     f"{self._path}: the array {name!r} holds Python objects, which are pickled, and unpickling can run "
                     "any code. If you trust the source of the file, load it with pickle=True"
                 )
-            if not shape:
-                raise ValueError(f"{self._path}: the array {name!r} has no rows (its shape is ())")
-            lengths[name] = shape[0]
-            column = Column(name, "array" if len(shape) > 1 else "scalar", text, tuple(shape[1:]))
-            columns.append(self._foreign_column(archive, member, column, shape, fortran, files))
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"{self._path}: the arrays differ in length, so they do not form rows: {lengths}")
-        table = ColumnTable("dict", tuple(stored.column for stored in columns))
-        return table, next(iter(lengths.values()), 0), columns
+            shapes[name] = header.shape
+            columns.append(self._foreign_column(archive, member, name, header, files))
+        num = _check_rows(self._path, shapes)
+        return ColumnTable("dict", tuple(stored.column for stored in columns)), num, columns
 
     def _foreign_column(
-        self,
-        archive: zipfile.ZipFile,
-        member: zipfile.ZipInfo,
-        column: Column,
-        shape: Any,
-        fortran: bool,
-        files: ExitStack,
+        self, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, header: NpyHeader, files: ExitStack
     ) -> _StoredRows:
-        size = shape[0] * column.row_bytes
-        if member.compress_type == zipfile.ZIP_STORED and not fortran:
-            end = self._data_offset(member) + member.file_size
-            _verify(self._file, member, end)
-            return _StoredRows(self._file, column, end - size, shape[0])
-        # Rows are read from a disk, so it is written to one: to an unnamed file, which cannot be left behind.
-        spool = files.enter_context(tempfile.NamedTemporaryFile())  # noqa: SIM115 (the stack closes it)
-        if fortran:
-            spool.write(_read_array(self._path, archive, member.filename).tobytes())
+        column, num = _foreign_column(self._path, name, header), sum(header.shape[:1])
+        file, begin, is_fortran = self._file, header.size, header.is_fortran
+        if member.compress_type == zipfile.ZIP_STORED and not is_fortran:
+            begin += self._data_offset(member)
+            end = begin - header.size + member.file_size
+            _verify(file, member, end)
         else:
-            with archive.open(member) as packed:
-                try:
-                    shutil.copyfileobj(packed, spool, _CHUNK)
-                except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-                    raise file_damaged(
-                        self._path, f"array {column.name!r}", str(error), member.header_offset
-                    ) from error
-        spool.flush()
-        file = PositionalFile(spool.name)
-        files.callback(file.close)
-        return _StoredRows(file, column, file.size - size, shape[0])
+            # Rows are read from a disk, so it is written to one: to an unnamed file, which cannot be left behind.
+            spool = files.enter_context(tempfile.NamedTemporaryFile())  # noqa: SIM115 (the stack closes it)
+            if is_fortran:
+                spool.write(_read_array(self._path, archive, member.filename).tobytes())
+                begin = 0
+            else:
+                _decompress(self._path, archive, member, spool)
+            spool.flush()
+            file = PositionalFile(spool.name)
+            files.callback(file.close)
+            end = file.size
+        if begin + header.nbytes > end:
+            reason = f"it has {end - begin} of {header.nbytes} bytes; it begins"
+            raise file_damaged(self._path, f"array {name!r}", reason, member.header_offset)
+        return _StoredRows(file, column, begin, num)
 
     def _member(self, archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
         try:
@@ -353,7 +370,7 @@ def _arrays_of_objects(path: str) -> dict[str, Any] | None:
     try:
         with _archive(file) as archive:
             members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
-            if not any(_header(path, archive, member)[2].hasobject for member in members):
+            if not any(_header(path, archive, member).dtype.hasobject for member in members):
                 return None
             names = [member.filename for member in members]
             return {name.removesuffix(".npy"): _read_array(path, archive, name, pickled=True) for name in names}
@@ -398,7 +415,7 @@ def _about(path: str, archive: zipfile.ZipFile) -> Any:
     if _ABOUT not in archive.namelist():
         if any(member.comment == _MARK for member in archive.infolist()):
             raise file_damaged(path, _ABOUT, "it is missing")
-        return None
+        return _NOTHING
     try:
         return json.loads(archive.read(_ABOUT))
     except Exception as error:
@@ -416,17 +433,63 @@ def _check_name(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) ->
         raise file_damaged(path, f"member {member.filename!r}", str(error), member.header_offset) from error
 
 
-def _header(
-    path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo
-) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _header(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NpyHeader:
     try:
         with archive.open(member) as file:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            return read(file)
+            return read_header(file)
     except Exception as error:  # zipfile and numpy raise many types for damaged headers
         place = f"array {member.filename!r}"
         raise file_damaged(path, place, f"its header cannot be read ({error})", member.header_offset) from error
+
+
+def _foreign_column(path: str, name: str, header: NpyHeader) -> Column:
+    """Return the column for an array of another program.
+
+    Raises:
+        FileDamaged: No array has such a shape.
+        ValueError: Its dtype is not one of datapoints.
+    """
+    text, shape = dtype_name(header.dtype), header.shape[1:]
+    column = Column(name, "array" if shape else "scalar", text or "", shape)
+    try:
+        if text is not None and column.is_valid():
+            return column
+    except ValueError as error:
+        raise file_damaged(path, f"array {name!r}", f"its shape is {header.shape} ({error})") from error
+    raise ValueError(
+        f"{path}: the array {name!r} has the dtype {header.dtype}, which datapoints cannot have: leave it out, or "
+        "convert it"
+    )
+
+
+def _check_rows(path: PathLike, shapes: dict[str, tuple[int, ...]]) -> int:
+    """Return the number of rows that arrays of these shapes have.
+
+    Raises:
+        ValueError: They differ in it, or one has none.
+    """
+    for name, shape in shapes.items():
+        if not shape:
+            raise ValueError(f"{path}: the array {name!r} has no rows (its shape is ())")
+    lengths = {name: shape[0] for name, shape in shapes.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"{path}: the arrays differ in length, so they do not form rows: {lengths}")
+    return next(iter(lengths.values()), 0)
+
+
+def _decompress(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: IO[bytes]) -> None:
+    with archive.open(member) as packed:
+        while True:
+            try:
+                piece = packed.read(_CHUNK)
+            except Exception as error:  # the packages for compression raise many types
+                if isinstance(error, OSError) and error.errno:  # of the system
+                    raise
+                place = f"array {member.filename.removesuffix('.npy')!r}"
+                raise file_damaged(path, place, f"it cannot be decompressed ({error})", member.header_offset) from error
+            if not piece:
+                return
+            target.write(piece)
 
 
 def _read_array(path: str, archive: zipfile.ZipFile, name: str, *, pickled: bool = False) -> NDArray[Any]:

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataflow import FileDamaged, HDF5Data, HDF5Serializer, NumpySerializer, PickleRefused
-from tests.formats.files import HDF5, NPZ, assert_same, flow, images
+from dataflow import FileDamaged, HDF5Data, HDF5Serializer, NotStorable, NumpySerializer, PickleRefused
+from dataflow.formats import columns
+from dataflow.formats.records import RecordEncoder
+from tests.formats.files import COLUMNS, HDF5, NPZ, assert_same, by_name, flow, images
 from tests.support.contract import check_node
 
 h5py = pytest.importorskip("h5py")
@@ -315,6 +317,22 @@ LIES = {
     "no number of rows": lambda about: about.pop("size"),
     "a number of rows that is text": lambda about: about.update(size="10"),
     "fewer than no rows": lambda about: about.update(size=-1),
+    "an unknown container": lambda about: about["table"].update(container="row"),
+    "a datapoint of nothing": lambda about: about["table"].update(container="alone", columns=[]),
+    "two columns of one name": lambda about: about["table"].update(columns=2 * about["table"]["columns"]),
+    "an int that is unsigned": lambda about: about["table"]["columns"][0].update(dtype="<u8"),
+    "a scalar with axes": lambda about: about["table"]["columns"][0].update(kind="scalar", shape=[1]),
+    "a record with a dtype": lambda about: about["table"]["columns"][0].update(kind="record"),
+    "a dtype with axes": lambda about: about["table"]["columns"][0].update(kind="array", dtype="(2,)<i4"),
+    "text of no characters": lambda about: about["table"]["columns"][0].update(kind="array", dtype="|S0"),
+    "rows of half their size": lambda about: about["table"]["columns"][0].update(kind="array", dtype="<i4"),
+    "rows of another shape": lambda about: about["table"]["columns"][0].update(kind="array", shape=[3]),
+    "rows beyond any memory": lambda about: about["table"]["columns"][0].update(kind="array", shape=[1 << 50]),
+    "a product of 2**64": lambda about: about["table"]["columns"][0].update(kind="array", shape=[1 << 32] * 2),
+    "empty rows beyond 64 bits": lambda about: about["table"]["columns"][0].update(kind="array", shape=[1 << 62, 0]),
+    "65 dimensions": lambda about: about["table"]["columns"][0].update(kind="array", shape=[1] * 64),
+    "rows of no columns, without end": lambda about: about.update(size=1 << 62, table=table_of_empty_rows(0)),
+    "empty rows without end": lambda about: about.update(size=1 << 40, table=table_of_empty_rows(1)),
 }
 LIES_OF_NPZ = {
     "no checksums": lambda about: about.pop("checksums"),
@@ -325,9 +343,31 @@ LIES_OF_NPZ = {
 }
 
 
+def table_of_empty_rows(num_columns):
+    column = {"name": "label", "kind": "array", "dtype": "|u1", "shape": [0]}
+    return {"container": "dict", "columns": [column] * num_columns}
+
+
 def lied(about, lie):
     changed = lie(about)
     return changed if type(changed) is int and changed == 7 else about
+
+
+def members_of(path):
+    with zipfile.ZipFile(path) as archive:
+        return {info.filename: archive.read(info) for info in archive.infolist()}
+
+
+def archived(path, members, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for filename, content in members.items() if isinstance(members, dict) else members:
+            archive.writestr(filename, content)
+
+
+def npy(array):
+    with io.BytesIO() as file:
+        np.save(file, array)
+        return file.getvalue()
 
 
 @pytest.mark.parametrize("name", LIES)
@@ -343,13 +383,9 @@ def test_an_hdf5_file_that_says_nonsense_about_its_rows_is_damaged(name, tmp_pat
 @pytest.mark.parametrize("name", LIES | LIES_OF_NPZ)
 def test_a_npz_file_that_says_nonsense_about_its_rows_is_damaged(name, tmp_path):
     path = NPZ.saved(tmp_path, [{"label": k} for k in range(10)])
-    with zipfile.ZipFile(path) as archive:
-        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    members = members_of(path)
     about = lied(json.loads(members["dataflow.json"]), (LIES | LIES_OF_NPZ)[name])
-    members["dataflow.json"] = json.dumps(about).encode()
-    with zipfile.ZipFile(path, "w") as archive:
-        for filename, content in members.items():
-            archive.writestr(filename, content)
+    archived(path, {**members, "dataflow.json": json.dumps(about).encode()})
     with NPZ.load(path, shuffle=False) as df, pytest.raises(FileDamaged):
         list(df)
 
@@ -367,13 +403,206 @@ def test_a_npz_file_with_a_member_that_begins_elsewhere_is_damaged(name, offset,
 @pytest.mark.parametrize("ends", [np.arange(1, 4, dtype="u8"), np.arange(2.0), np.zeros((2, 1), "u8")])
 def test_a_npz_file_whose_records_have_other_ends_is_damaged(ends, tmp_path):
     path = NPZ.saved(tmp_path, [["a"], ["b"]])
-    with zipfile.ZipFile(path) as archive:
-        members = {info.filename: archive.read(info) for info in archive.infolist()}
-    with io.BytesIO() as file:
-        np.save(file, ends)
-        members["0.ends.npy"] = file.getvalue()
-    with zipfile.ZipFile(path, "w") as archive:
-        for filename, content in members.items():
-            archive.writestr(filename, content)
+    archived(path, {**members_of(path), "0.ends.npy": npy(ends)})
     with NPZ.load(path) as df, pytest.raises(FileDamaged, match="it has not 2 numbers"):
         len(df)
+
+
+@pytest.mark.parametrize("value", [[7], {"other": 7}, {"0": 7, "1": 8}, 7])
+def test_a_record_that_is_not_one_of_its_column_is_damage(value, tmp_path):
+    """Its checksum is right, so another program has written it."""
+    record = np.frombuffer(RecordEncoder().encode(value, b"0"), np.uint8)
+    path = NPZ.saved(tmp_path, [["text"]])
+    archived(path, {**members_of(path), "0.npy": npy(record), "0.ends.npy": npy(np.array([len(record)], "u8"))})
+    with (
+        NPZ.load(path) as df,
+        pytest.raises(FileDamaged, match=r"array '0', row 0: its record is not one of column '0'"),
+    ):
+        list(df)
+    path = HDF5.saved(tmp_path, [["text"]])
+    with h5py.File(path, "r+") as file:
+        for name, content in (("0", record), ("0.ends", np.array([len(record)], "u8"))):
+            del file[name]
+            file[name] = content
+    with HDF5.load(path) as df, pytest.raises(FileDamaged, match=r"dataset '0', row 0: its record is not one of"):
+        list(df)
+
+
+@pytest.mark.parametrize("ends", [[1 << 63, 94], [94, 1], [0, 1 << 60], [0, 0]])
+def test_ends_that_do_not_fit_the_records_are_damage(ends, tmp_path):
+    ends = np.array(ends, "u8")
+    path = NPZ.saved(tmp_path, [["a"], ["b"]])
+    archived(path, {**members_of(path), "0.ends.npy": npy(ends)})
+    with NPZ.load(path) as df, pytest.raises(FileDamaged, match="'0': the ends of its records do not fit its"):
+        len(df)
+    path = HDF5.saved(tmp_path, [["a"], ["b"]])
+    with h5py.File(path, "r+") as file:
+        file["0.ends"][:] = ends
+    with HDF5.load(path) as df, pytest.raises(FileDamaged, match="'0': the ends of its records do not fit its"):
+        len(df)
+
+
+DATASETS = {
+    "numbers of another dtype": ("label", np.arange(2.0)),
+    "numbers with axes": ("label", np.zeros((2, 1), "i8")),
+    "a number": ("label", np.int64(2)),
+    "texts": ("label", ["a", "b"]),
+    "another number of rows": ("label", np.arange(3)),
+    "records that are numbers": ("text", np.arange(200, dtype="i8")),
+    "records with axes": ("text", np.zeros((200, 1), "u1")),
+    "ends below zero": ("text.ends", np.array([-1, 5])),
+    "ends that are fractions": ("text.ends", np.array([1.0, 5.0])),
+    "more ends than rows": ("text.ends", np.arange(3, dtype="u8")),
+}
+
+
+@pytest.mark.parametrize("what", DATASETS)
+def test_an_hdf5_file_whose_datasets_are_not_as_it_says_is_damaged(what, tmp_path):
+    path = HDF5.saved(tmp_path, [{"label": k, "text": "text"} for k in range(2)])
+    name, content = DATASETS[what]
+    with h5py.File(path, "r+") as file:
+        del file[name]
+        file[name] = content
+    with HDF5.load(path) as df, pytest.raises(FileDamaged, match=f"dataset '{name.removesuffix('.ends')}"):
+        list(df)
+
+
+def test_a_dataset_that_claims_more_than_any_memory_is_damage(tmp_path):
+    path = tmp_path / "file.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("a", (1, 1 << 60), "u1", chunks=(1, 1 << 20))  # without any chunk in the file
+    with HDF5Data(path, ["a"]) as df, pytest.raises(FileDamaged, match="dataset 'a', from row 0 on: HDF5 cannot read"):
+        list(df)
+
+
+@pytest.mark.parametrize("form", COLUMNS, ids=by_name)
+def test_a_file_that_says_null_about_its_rows_is_no_file_of_others(form, tmp_path):
+    path = form.saved(tmp_path, [[k, "text"] for k in range(10)])
+    if form is NPZ:
+        archived(path, {**members_of(path), "dataflow.json": b"null"})
+    else:
+        with h5py.File(path, "r+") as file:
+            file.attrs["dataflow"] = np.bytes_(b"null")
+    with form.load(path) as df, pytest.raises(FileDamaged, match="what it says about its rows cannot be read"):
+        len(df)
+
+
+@pytest.mark.parametrize("form", COLUMNS, ids=by_name)
+def test_elements_without_a_size_come_back(form, tmp_path):
+    for dtype in ("S0", "U0", "V0", np.dtype([])):
+        dps = [[np.ndarray(3, dtype, bytearray(1))] for _ in range(2)]
+        with form.load(form.saved(tmp_path, dps), shuffle=False) as df:
+            assert_same(list(df), dps)
+
+
+@pytest.mark.parametrize("form", COLUMNS, ids=by_name)
+def test_more_empty_datapoints_than_can_be_read_are_not_stored(form, tmp_path, monkeypatch):
+    monkeypatch.setattr(columns, "_MAX_EMPTY_ROWS", 5)
+    with form.load(form.saved(tmp_path, [[np.zeros(0)]] * 5)) as df:
+        assert len(list(df)) == 5
+    with pytest.raises(NotStorable, match="5 datapoints without content already"):
+        form.saved(tmp_path, [[np.zeros(0)]] * 6)
+
+
+# -- headers of arrays -------------------------------------------------------------------------------------------------
+
+
+def with_header(text, content=bytes(24), *, version=b"\1\0"):
+    head = text.encode("latin-1")
+    return b"\x93NUMPY" + version + len(head).to_bytes(2 if version == b"\1\0" else 4, "little") + head + content
+
+
+def claim(shape, descr="'<i8'", order=False):
+    return f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}\n"
+
+
+HEADERS = {
+    "more rows than there are": with_header(claim("(4,)")),
+    "more columns than there are": with_header(claim("(3, 5)")),
+    "more than any memory": with_header(claim(f"({1 << 60},)")),
+    "more in Fortran's order": with_header(claim("(3, 4)", order=True)),
+    "more than any memory in Fortran's order": with_header(claim(f"(3, {1 << 60})", order=True)),
+    "a length below zero": with_header(claim("(-3,)")),
+    "two lengths below zero": with_header(claim("(-3, -1)")),
+    "a length that is a truth": with_header(claim("(True,)")),
+    "empty rows without end": with_header(claim(f"({1 << 40}, 0)"), b""),
+    "empty rows beyond 64 bits": with_header(claim(f"({1 << 80}, 0)"), b""),
+    "no such version": with_header(claim("(3,)"), version=b"\x09\0"),
+    "a header longer than any memory": b"\x93NUMPY\2\0\xff\xff\xff\xff" + bytes(30),
+    "a header of many signs": with_header("-" * 9000 + "1"),
+    "a header of many brackets": with_header("[" * 9000),
+    "no header": b"",
+    "half a header": with_header(claim("(3,)"))[:20],
+}
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("name", HEADERS)
+def test_an_array_whose_header_claims_what_is_not_there_is_damaged(name, compression, tmp_path):
+    path = tmp_path / "file.npz"
+    archived(path, {"before.npy": npy(np.arange(3)), "a.npy": HEADERS[name]}, compression)
+    with NumpySerializer.load(path) as df, pytest.raises((FileDamaged, ValueError)) as caught:
+        list(df)
+    assert type(caught.value) is FileDamaged or "the arrays differ in length" in str(caught.value)
+    archived(path, {"a.npy": HEADERS[name]}, compression)
+    with NumpySerializer.load(path) as df, pytest.raises(FileDamaged) as caught:
+        list(df)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_bytes_behind_an_array_are_not_read_as_rows(tmp_path):
+    path = tmp_path / "file.npz"
+    archived(path, {"a.npy": npy(np.arange(3)) + bytes(range(16))})
+    with NumpySerializer.load(path, shuffle=False) as df:
+        assert [dp["a"] for dp in df] == [0, 1, 2]
+
+
+def test_an_archive_with_two_arrays_of_one_name_is_damaged(tmp_path):
+    path = tmp_path / "file.npz"
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        archived(path, [("a.npy", npy(np.arange(3))), ("a.npy", npy(np.arange(3) + 5))])
+    with NumpySerializer.load(path) as df, pytest.raises(FileDamaged, match="array 'a': there are two of this name"):
+        len(df)
+
+
+@pytest.mark.filterwarnings("ignore:Stored array in format 3.0")
+def test_names_of_fields_in_any_language(tmp_path):
+    path = tmp_path / "file.npz"
+    for name in ("größe", "大小", "😀"):
+        array = np.array([(1,), (2,)], [(name, "<i4")])
+        np.savez(path, a=array)
+        with NumpySerializer.load(path, shuffle=False) as df:
+            assert [dp["a"].dtype for dp in df] == [array.dtype] * 2
+
+
+@pytest.mark.parametrize("array", [np.ndarray(3, "S0", bytearray(1)), np.zeros(3, [(("title", "a"), "i4")])])
+def test_an_array_of_a_dtype_that_datapoints_cannot_have_is_refused_by_name(array, tmp_path):
+    path = tmp_path / "file.npz"
+    np.savez(path, a=array)
+    for pickle in (False, True):
+        with (
+            NumpySerializer.load(path, pickle=pickle) as df,
+            pytest.raises(ValueError, match=r"file\.npz: the array 'a' has the dtype .* cannot have"),
+        ):
+            len(df)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_compressed_array_that_cannot_be_decompressed_is_damaged(compression, tmp_path):
+    path = tmp_path / "file.npz"
+    array = np.random.default_rng(0).integers(0, 256, 300_000, np.uint8)
+    archived(path, {"a.npy": npy(array)}, compression)
+    content = path.read_bytes()
+    path.write_bytes(content[:200_000] + bytes(range(1, 201)) + content[200_200:])
+    with NumpySerializer.load(path) as df, pytest.raises(FileDamaged, match=r"array 'a(\.npy)?'"):
+        len(df)
+
+
+def test_arrays_of_objects_of_different_lengths_are_no_rows(tmp_path):
+    path = tmp_path / "file.npz"
+    np.savez(path, a=np.array([1, None], object), b=np.arange(3))
+    with pytest.raises(ValueError, match=r"file\.npz: the arrays differ in length"):
+        NumpySerializer.load(path, pickle=True)
+    np.savez(path, a=np.array({1: 2}, object))
+    with pytest.raises(ValueError, match="the array 'a' has no rows"):
+        NumpySerializer.load(path, pickle=True)
