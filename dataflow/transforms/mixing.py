@@ -358,7 +358,7 @@ class MixData(SeveralInputs[T_co]):
             return False
         try:
             return _phases_before(num, saved) == _phases_before(num, here)
-        except (ValueError, SyntaxError, TypeError):  # the state has been edited
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):  # the state has been edited
             return False
 
     @property
@@ -444,8 +444,10 @@ def _phases_before(num: int, text: str) -> list[tuple[int, Any]]:
         part = parts.pop(0)
         if isinstance(part, dict):
             found.update(part)
-        else:
+        elif isinstance(part, list):
             parts[:0] = part
+        else:  # text would be one of texts, without end
+            raise ValueError(f"{part!r} is not a phase")
     return [(begin, weights) for begin, weights in found.items() if begin < max(num, 1)]
 
 

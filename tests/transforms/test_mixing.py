@@ -504,7 +504,8 @@ def test_the_weights_of_many_flows_are_compared_as_a_whole():
 def test_an_edited_text_of_weights_is_another():
     df = ResumableData(MixData([numbers(9), numbers(4)], [8, 2]))
     state = df.state_dict()
-    for text in ("", "[", "{0: [8.0, 2.0], 'a': 1}", "5", "x"):
+    hostile = ["'{'", "['{', 'b']", "-" * 5000 + "1", "[" * 150 + "{" + "}" + "]" * 150, "[" * 5000]
+    for text in ("", "[", "{0: [8.0, 2.0], 'a': 1}", "5", "x", *hostile):
         damaged = json.loads(json.dumps(state))
         damaged["flow"]["parameters"]["weights"] = text
         with pytest.raises(StateMismatch):
