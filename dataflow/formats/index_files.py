@@ -73,7 +73,7 @@ def read_index(file: PositionalFile, kind: str) -> Offsets | None:
             return None
         if head.get("algorithm") == ALGORITHM and checksum(data) == head["checksum"]:
             return np.frombuffer(data, "<u8").astype(np.uint64)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         pass
     finally:
         index.close()

@@ -104,7 +104,7 @@ def parse_line(dp: list[Any]) -> Any:
         raise copy.copy(text)  # each time it is raised, it gets a traceback and a note
     try:
         value = _parsed(text.decode())
-    except ValueError as error:  # also a UnicodeDecodeError
+    except (ValueError, RecursionError) as error:  # also a UnicodeDecodeError
         raise _invalid(path, number, offset, f"is not JSON ({error}): {_show(text)}") from error
     if value is None:
         raise _invalid(path, number, offset, "is null, which is no datapoint")

@@ -109,7 +109,7 @@ def test_several_files_follow_each_other(tmp_path):
         assert sorted(row["n"] for row in df) == list(range(12))
 
 
-@pytest.mark.parametrize("text", ["{oops}", '{"a": 1} {"b": 2}', "\xff", "nul", "null", '{"a": 1'])
+@pytest.mark.parametrize("text", ["{oops}", '{"a": 1} {"b": 2}', "\xff", "nul", "null", '{"a": 1', "[" * 9999])
 def test_an_invalid_line_is_named_by_file_and_number(text, tmp_path):
     begin = '{"a": 1}\n\n'
     path = write(tmp_path / "rows.jsonl", (begin + text + "\n3\n").encode("latin-1"))

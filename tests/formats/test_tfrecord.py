@@ -58,7 +58,14 @@ def test_the_index_is_made_once_and_kept_beside_the_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "spoil", [lambda index: index[:-3], lambda index: b"{", lambda index: b"", lambda index: index[:-1] + b"\7"]
+    "spoil",
+    [
+        lambda index: index[:-3],
+        lambda index: b"{",
+        lambda index: b"",
+        lambda index: index[:-1] + b"\7",
+        lambda index: b"[" * 4000 + b"\n",
+    ],
 )
 def test_an_index_that_is_damaged_or_of_another_file_is_made_anew(spoil, tmp_path):
     path = TFRECORD.saved(tmp_path, [[k] for k in range(5)])
