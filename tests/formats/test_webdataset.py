@@ -8,6 +8,7 @@ import pickle
 import shutil
 import subprocess
 import tarfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -191,7 +192,14 @@ def test_an_index_is_made_once_for_a_flow(shards, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "spoil", [lambda data: b"", lambda data: data[:-1] + b"\7", lambda data: b"{}\n", lambda data: b"1"]
+    "spoil",
+    [
+        lambda data: b"",
+        lambda data: data[:-1] + b"\7",
+        lambda data: b"{}\n",
+        lambda data: b"1",
+        lambda data: b"[" * 4000 + b"\n",
+    ],
 )
 def test_an_index_that_is_damaged_or_of_another_shard_is_made_again(spoil, shards):
     path = shards[0]
@@ -254,6 +262,56 @@ def planted(path, kind, offsets):
     file = open_positional(path)
     write_index(file, kind, np.array(offsets, np.uint64))
     file.close()
+
+
+def test_an_extended_header_of_many_records_is_read_in_one_step(tmp_path):
+    info = tarfile.TarInfo("pax")
+    info.type, records = tarfile.XHDTYPE, b"5 a=\n" * 400_000 + b"12 path=b.c\n"
+    info.size = len(records)
+    header = info.tobuf(tarfile.USTAR_FORMAT) + records + bytes(-len(records) % 512)
+    path = tmp_path / "s.tar"
+    path.write_bytes(header + Path(write(tmp_path / "t.tar", [("a.txt", b"one")])).read_bytes())
+    begin = time.process_time()
+    with WebDatasetData(path) as df:
+        assert list(df) == [{"__key__": "b", "c": b"one"}]
+    assert time.process_time() - begin < LIMIT / 4  # the copy of all that follows, for each record: several minutes
+
+
+@pytest.mark.parametrize(
+    "records", [b"5 a=", b"0 a=\n", b"-1 a=\n", b"2 a=\n", b"99 a=\n", b"5", b"1" * 5000 + b" a=\n"]
+)
+def test_an_extended_header_that_is_damaged_is_named(records, tmp_path):
+    info = tarfile.TarInfo("pax")
+    info.type, info.size = tarfile.XHDTYPE, len(records)
+    header = info.tobuf(tarfile.USTAR_FORMAT) + records + bytes(-len(records) % 512)
+    path = tmp_path / "s.tar"
+    path.write_bytes(header + Path(write(tmp_path / "t.tar", [("a.txt", b"one")])).read_bytes())
+    with (
+        WebDatasetData(path) as df,
+        pytest.raises(FileDamaged, match="there is an invalid extended header at byte 512"),
+    ):
+        list(df)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (
+            npy(np.zeros(9)).replace(b"(9,), }              ", b"(999999999999999,), }"),
+            "has 7999999999999992 bytes, and 72",
+        ),
+        (npy(np.arange(3))[:-1], "has 24 bytes, and 23 are there"),
+        (b"PK\5\6" + bytes(18), "does not begin with"),  # `numpy.load` returns an archive
+        (b"", "does not begin with"),
+    ],
+)
+def test_an_array_that_is_not_there_is_not_decoded(data, reason, tmp_path):
+    path = write(tmp_path / "s.tar", [("a.npy", data)])
+    with (
+        WebDatasetData(path, decode=True) as df,
+        pytest.raises(ValueError, match=f"s.tar, sample 'a', extension 'npy': it cannot be decoded .*{reason}"),
+    ):
+        list(df)
 
 
 def test_an_index_that_cannot_be_right_is_made_again(shards):
@@ -362,6 +420,46 @@ def test_sparse_files_are_read_with_their_holes(form, tmp_path):
         assert found == expected and df[1]["cls"] == b"2"
     with WebDatasetData(path) as df:
         assert df[2]["bin"] == bytes(1 << 14)
+
+
+def write_sparse(path, realsize, before=b""):
+    """A shard with a file of which one block is there, in the format of pax 1.0, which `tarfile` does not write."""
+    content = b"1\n0\n512\n".ljust(512, b"\0") + b"x" * 512
+    info = tarfile.TarInfo("GNUSparseFile/a.bin")
+    info.size = len(content)
+    names = {"major": "1", "minor": "0", "name": "a.bin", "realsize": str(realsize)}
+    info.pax_headers = {f"GNU.sparse.{name}": value for name, value in names.items()}
+    path.write_bytes(before + info.tobuf(tarfile.PAX_FORMAT) + content + bytes(1024))
+    return path
+
+
+@pytest.mark.parametrize("realsize", [(1 << 28) + 1, 1 << 60, 1 << 80])
+def test_a_sparse_file_that_claims_more_than_any_memory_is_refused(realsize, tmp_path):
+    with WebDatasetData(write_sparse(tmp_path / "s.tar", 5000)) as df:
+        assert df[0] == {"__key__": "a", "bin": b"x" * 512 + bytes(4488)}
+    path = write_sparse(tmp_path / "s.tar", realsize)
+    message = rf"s\.tar: the sparse file at byte 0 has {realsize} bytes with its holes"
+    with WebDatasetData(path) as df, pytest.raises(ValueError, match=message):
+        list(df)
+
+
+@pytest.mark.parametrize("realsize", [-5, "size"])
+def test_a_sparse_file_of_a_size_that_is_none_is_damage(realsize, tmp_path):
+    path = write_sparse(tmp_path / "s.tar", realsize)
+    with (
+        WebDatasetData(path) as df,
+        pytest.raises(FileDamaged, match=r"s\.tar: a sparse file cannot be read") as caught,
+    ):
+        list(df)
+    assert caught.value.offset == 0
+
+
+def test_a_sparse_file_behind_more_headers_than_python_reads_is_damage(tmp_path):
+    name = tarfile.TarInfo("././@LongLink")
+    name.type, name.size = tarfile.GNUTYPE_LONGNAME, 6
+    path = write_sparse(tmp_path / "s.tar", 5000, (name.tobuf(tarfile.GNU_FORMAT) + b"a.bin".ljust(512, b"\0")) * 2000)
+    with WebDatasetData(path) as df, pytest.raises(FileDamaged, match="a sparse file cannot be read"):
+        list(df)
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
