@@ -11,7 +11,6 @@ moves to the nearest node below that it may belong to.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 import sys
@@ -153,15 +152,10 @@ def _codes_of(node: Any) -> set[CodeType]:
 
 def _add_codes(codes: set[CodeType], value: Any) -> None:
     """Add the code of a function, and of the functions inside of it."""
-    for _ in range(4):  # decorators and partial functions
-        if isinstance(value, functools.partial):
-            value = value.func
-        elif isinstance(value, types.MethodType | classmethod | staticmethod):
-            value = value.__func__
-        elif isinstance(value, property):
-            value = value.fget
-        else:
-            break
+    from dataflow.system.references import made_of  # which few flows need
+
+    while found := [part for name, part in made_of(value).items() if name not in {"__self__", "args", "keywords"}]:
+        value = found[0]
     code = getattr(value, "__code__", None)
     if code is None and not isinstance(value, type | types.ModuleType) and not hasattr(type(value), "_df_run_pass"):
         code = getattr(inspect.getattr_static(type(value), "__call__", None), "__code__", None)

@@ -46,7 +46,6 @@ from dataflow.system.references import (
     checksum,
     defined_by,
     globals_of,
-    held_by,
     imports_of,
     is_of_library,
     library_of,
@@ -134,17 +133,11 @@ class Snapshot:
             return () if id(value) in self._apart else _of_node(where, value)
         if not self._deep and not isinstance(value, list | tuple | dict | type):
             return ()
-        return self._of_function(where, value) if isinstance(value, FunctionType) else parts(where, value)
-
-    def _of_function(self, where: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
-        yield f"the code of {where}", function.__code__
-        yield from ((f"{name} in {where}", value) for name, value in held_by(function))
-        if is_of_library(function):
-            return
-        assigned = reads_of(function.__code__).assigned
-        for name, value, _ in [*globals_of(function), *imports_of(function, load=False)]:
-            if name not in assigned:  # a counter
-                yield f"{name} in {where}", value
+        found = parts(where, value)
+        if isinstance(value, FunctionType):
+            assigned = {f"{name} in {where}" for name in reads_of(value.__code__).assigned}  # such as counters
+            return [(there, part) for there, part in found if there not in assigned]
+        return found
 
 
 def _of_node(where: str, node: DataFlow) -> Iterator[tuple[str, Any]]:

@@ -360,18 +360,19 @@ def _generators_in(value: Any) -> list[tuple[list[Any], Any]]:
 
 
 def _parts(value: Any) -> list[tuple[Any, Any]]:
+    """What belongs to a value, and its name; of a variable in a closure, and of an item, its place."""
+    from dataflow.system.references import held_by, made_of  # which few nodes need
+
     if isinstance(value, ModuleType | type) or hasattr(type(value), "_df_inputs"):  # nodes describe themselves
         return []
     if isinstance(value, list | tuple | deque | dict):
         held = value.copy().values() if isinstance(value, dict) else value
         return list(enumerate(held)) if len(value) <= _MAX_ELEMENTS else []
     if isinstance(value, FunctionType):
-        cells = value.__closure__ or ()
-        return [(k, cell.cell_contents) for k, cell in enumerate(cells) if hasattr(cell, "cell_contents")]
-    if isinstance(value, partial):
-        return [("func", value.func), ("args", value.args), ("keywords", value.keywords)]
-    if isinstance(value, MethodType | BuiltinMethodType):
-        return [("__self__", value.__self__)]
+        names = value.__code__.co_freevars
+        return [(names.index(name) if name in names else name, part) for name, part in held_by(value)]
+    if found := made_of(value):
+        return list(found.items())
     is_of_python = type(value).__module__.partition(".")[0] in sys.stdlib_module_names  # a logger, for example
     return [] if is_of_python and not isinstance(value, SimpleNamespace) else _attributes(value)
 

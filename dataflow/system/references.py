@@ -367,10 +367,13 @@ _MADE_OF: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
     (_LRU_CACHE, ("__wrapped__",)),
     ((partial, functools.partialmethod), ("func", "args", "keywords")),
 )
+_BUILT_IN: Final = (types.BuiltinFunctionType, types.MethodWrapperType)  # functions, and methods of an object
 
 
 def made_of(value: Any) -> dict[str, Any]:
     """What a value that stands for functions is made of: of a method its function and object; empty for others."""
+    if isinstance(value, _BUILT_IN):
+        return {} if isinstance(value.__self__, ModuleType) else {"__self__": value.__self__}
     for kind, names in _MADE_OF:
         if isinstance(value, kind):
             return {name: getattr(value, name) for name in names}
@@ -408,7 +411,7 @@ def defined_by(cls: type) -> Iterator[tuple[str, Any]]:
 
 
 _NO_PARTS: Final = frozenset(
-    {bool, int, float, complex, str, bytes, type(None), types.BuiltinFunctionType, CodeType, ModuleType}
+    {bool, int, float, complex, str, bytes, type(None), CodeType, ModuleType}
     | {logging.Logger, logging.RootLogger}  # which remember who has asked them
 )
 
@@ -419,6 +422,7 @@ def parts(where: str, value: Any) -> Iterator[tuple[str, Any]]:
     Of functions and classes of libraries, that is only what was given to them.
     """
     if isinstance(value, FunctionType):
+        yield f"the code of {where}", value.__code__
         yield from ((f"{name} in {where}", item) for name, item in held_by(value))
         if not is_of_library(value):
             found = [*globals_of(value), *imports_of(value, load=False)]

@@ -241,12 +241,17 @@ class Slotted:
 
 
 SETTINGS = {"factor": 1}
+FACTOR_OF = SETTINGS.get
 SLOTTED = Slotted()
 CONFIG = types.ModuleType("config_of_changes")
 
 
 def of_a_dict(dp):
     return [dp[0] * SETTINGS["factor"]]
+
+
+def of_a_bound_method(dp):
+    return [dp[0] * FACTOR_OF("factor")]
 
 
 def of_an_object(dp):
@@ -279,13 +284,14 @@ HOLDS = Holds()
     ("func", "change"),
     [
         (of_a_dict, lambda patch: patch.setitem(SETTINGS, "factor", 5)),
+        (of_a_bound_method, lambda patch: patch.setitem(SETTINGS, "factor", 5)),
         (of_an_object, lambda patch: patch.setattr(SLOTTED, "factor", 5)),
         (of_a_module, lambda patch: patch.setattr(CONFIG, "factor", 5)),
         (of_a_class, lambda patch: patch.setattr(f"{__name__}.FACTOR", 5)),
         (of_a_class, lambda patch: patch.setattr(ByMethod, "factor", 5)),
         (HOLDS.scaled, lambda patch: patch.setattr(HOLDS, "factor", 5)),
     ],
-    ids=["dict", "slots", "module", "class", "its attribute", "method of a node"],
+    ids=["dict", "its method", "slots", "module", "class", "its attribute", "method of a node"],
 )
 def test_what_global_variables_refer_to(func, change, monkeypatch):
     CONFIG.factor = 1

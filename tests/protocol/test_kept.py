@@ -135,6 +135,14 @@ def closure(rng):
     return lambda: [rng.random()]
 
 
+def default(rng):
+    return lambda rng=rng: [rng.random()]
+
+
+def wrapped(rng):
+    return functools.lru_cache(maxsize=0)(closure(rng))
+
+
 @dataclasses.dataclass(frozen=True)
 class Frozen:
     epoch: int
@@ -188,6 +196,8 @@ KEPT = {
     "method of a generator": lambda: Keeping(random.Random(5).random, lambda df: df.kept()),
     "partial": lambda: Keeping(functools.partial(draw, rng=np.random.default_rng(6)), lambda df: df.kept()),
     "closure": lambda: Keeping(closure(random.Random(7)), lambda df: df.kept()),
+    "default": lambda: Keeping(default(random.Random(8)), lambda df: df.kept()),
+    "wrapped function": lambda: Keeping(wrapped(random.Random(9)), lambda df: df.kept()),
     "Counter": lambda: Keeping(Counter(), count_letters),
     "defaultdict": lambda: Keeping(defaultdict(list), append_to_each),
     "OrderedDict": lambda: Keeping(OrderedDict(), insert),

@@ -286,7 +286,7 @@ class TestHeld:
             lambda seed: np.random.Generator(np.random.SFC64(seed)),
         ],
     )
-    @pytest.mark.parametrize("where", ["closure", "default", "partial", "attribute", "global", "class"])
+    @pytest.mark.parametrize("where", ["closure", "default", "partial", "attribute", "global", "class", "method"])
     def test_wherever_it_holds_it_and_at_the_first_datapoint(self, kind, where):
         df = ResumableData(MapData(numbers(1), holding(kind(1), where)))
         for _ in range(10):
@@ -433,6 +433,9 @@ def holding(generator, where):
         return functools.partial(lambda g, dp: [drawn(g)], generator)
     if where == "attribute":
         return Holder(generator)
+    if where == "method":
+        draw = generator.random if hasattr(generator, "random") else generator.rand
+        return lambda dp: [draw()]
     if where == "class":
         return type("Held", (Holder,), {"generator": generator})()
     namespace = {"drawn": drawn, "generator": generator}
