@@ -22,7 +22,6 @@ import importlib
 import inspect
 import reprlib
 import sys
-import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
@@ -38,10 +37,10 @@ from dataflow.protocol.passes import known_length
 from dataflow.protocol.user_nodes import made_by_code
 from dataflow.system.pickling import found_in, imported_main, name_where_found
 from dataflow.system.references import (
-    MAX_BYTES,
     MAX_ITEMS,
     MISSING,
     Variable,
+    array_checksum,
     changed_by_methods,
     checksum,
     defined_by,
@@ -53,13 +52,13 @@ from dataflow.system.references import (
     parts,
     reached,
     reads_of,
+    samples,
     unchanged_held,
 )
 
 __all__ = ["ImportCheck", "Snapshot"]
 
 _VALUES: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})  # which any process can compare
-_NUM_SAMPLES: Final = 16  # elements of what is too large for a checksum
 _PLAIN: Final = _VALUES | {MethodType, np.dtype}
 
 
@@ -170,13 +169,9 @@ def _contents(where: str, value: Any, *, is_sent: bool) -> Iterator[tuple[str, A
         if (number := checksum(items, by_identity=True)) is not None:
             yield name, number.to_bytes(4)
         else:
-            yield from ((f"{where}[{k}]", items[k]) for k in range(0, len(items), len(items) // _NUM_SAMPLES))
-    elif type(value) is np.ndarray and value.size and not value.dtype.hasobject:
-        if not is_sent and _is_of_other_memory(value):
-            return
-        is_large = value.nbytes > MAX_BYTES
-        some = value.flat[:: -(-value.size // _NUM_SAMPLES)] if is_large else value
-        yield name, zlib.crc32(some.tobytes()).to_bytes(4)
+            yield from ((f"{where}[{k}]", items[k]) for k in samples(range(len(items))))
+    elif type(value) is np.ndarray and not value.dtype.hasobject and (is_sent or not _is_of_other_memory(value)):
+        yield name, array_checksum(value).to_bytes(4)
 
 
 def _is_of_other_memory(array: Any) -> bool:

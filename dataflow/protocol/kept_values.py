@@ -16,14 +16,12 @@ import io
 import json
 import random
 import sys
-import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
 from hashlib import sha256
-from itertools import islice
 from math import isfinite
 from types import BuiltinMethodType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, Final
@@ -37,7 +35,6 @@ __all__ = ["Kept", "changes", "describe", "is_opaque", "make", "may_be_set", "no
 _MAX_ELEMENTS: Final = 1000  # of what one attribute holds
 _MAX_BYTES: Final = 100_000  # of one text, or one array
 _MAX_OBJECTS: Final = 50  # that one attribute leads to
-_NUM_SAMPLES: Final = 16  # elements of what is larger
 _OPAQUE: Final = "cannot be given"  # the mark of such a description
 _NOT_THERE: Final = "an object that was not there at first"
 _PLAIN: Final = "biufcmMSU"  # kinds of dtypes
@@ -202,7 +199,7 @@ class _Budget:
 
 def _sketch(value: Any) -> str:
     """What tells that a value has changed which is too large for a state: its size and its elements; or ""."""
-    from dataflow.system.references import MAX_BYTES, checksum  # which few nodes need
+    from dataflow.system.references import array_checksum, checksum, samples  # which few nodes need
 
     some: Iterable[Any] = ()
     if hasattr(type(value), "__array__"):
@@ -210,17 +207,15 @@ def _sketch(value: Any) -> str:
             array = np.asarray(value)
         except Exception:  # such as one in the memory of a GPU
             return ""
-        if not array.dtype.hasobject and array.nbytes <= MAX_BYTES:
-            return _size_of(value, f"shape {array.shape}", [zlib.crc32(array.tobytes())])
-        some = array.flat[:: -(-array.size // _NUM_SAMPLES) or 1]
-        return _size_of(value, f"shape {array.shape}", some.tolist() if array.dtype.hasobject else [some])
+        some = samples(array.flat).tolist() if array.dtype.hasobject else [array_checksum(array)]
+        return _size_of(value, f"shape {array.shape}", some)
     if not isinstance(value, _TEXTS + _COLLECTIONS):
         return ""
-    if (number := checksum(_items_of(value))) is not None:
+    items = _items_of(value)
+    if (number := checksum(items)) is not None:
         some = [number]
     elif not isinstance(value, dict | set | frozenset):
-        step = -(-len(value) // _NUM_SAMPLES) or 1
-        some = islice(value, 0, None, step) if isinstance(value, deque) else value[::step]
+        some = samples(value if isinstance(value, _TEXTS) else items)
     return _size_of(value, f"length {len(value)}", some)
 
 

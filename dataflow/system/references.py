@@ -37,6 +37,7 @@ __all__ = [
     "MAX_ITEMS",
     "MISSING",
     "Variable",
+    "array_checksum",
     "attributes_of",
     "changed_by_methods",
     "checksum",
@@ -51,6 +52,7 @@ __all__ = [
     "parts",
     "reached",
     "reads_of",
+    "samples",
     "unchanged_held",
 ]
 
@@ -443,6 +445,7 @@ def parts(where: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 _VALUES: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
+_NUM_SAMPLES: Final = 16
 _CHUNK: Final = 256  # elements
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -509,6 +512,16 @@ def _reader_of(kind: type) -> _Reader | None:
         return None
     has_slots = any("__slots__" in vars(base) for base in kind.__mro__)
     return (lambda value: dict(attributes_of(value))) if has_slots else vars
+
+
+def array_checksum(array: Any) -> int:
+    """A checksum of an array without objects; of 16 elements if it is larger than `MAX_BYTES`."""
+    return zlib.crc32((samples(array.flat) if array.nbytes > MAX_BYTES else array).tobytes())
+
+
+def samples(items: Any) -> Any:
+    """Of what is too large for a checksum: up to 16 elements, at equal distances."""
+    return items[:: -(-len(items) // _NUM_SAMPLES) or 1]
 
 
 def attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
