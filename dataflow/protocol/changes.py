@@ -292,7 +292,7 @@ class ImportCheck:
         if type(value) in _VALUES:
             text: str | None = f"{type(value).__name__} {value!r}"
             return _ModuleItem(where, module, name, is_held, str(text), f"{value!r:.100}")
-        text = _name_of(value)
+        text = name_where_found(value)
         if text is None:
             from dataflow.protocol.fingerprints import (
                 describe_imported,  # which is needed for containers and objects only
@@ -361,13 +361,6 @@ def _value_of(item: _ModuleItem) -> Any:
     if not item.is_held:
         return found
     return dict(unchanged_held(found)) if isinstance(found, FunctionType) else MISSING
-
-
-def _name_of(value: Any) -> str | None:
-    """A name that says all of a value that has one."""
-    if isinstance(value, ModuleType):
-        return f"module {value.__name__}"
-    return name_where_found(value)
 
 
 _CLOCKS: Final = frozenset(

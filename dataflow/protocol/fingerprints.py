@@ -50,6 +50,7 @@ from dataflow.system.pickling import found_in, name_where_found
 from dataflow.system.references import (
     MAX_ITEMS,
     MISSING,
+    attributes_of,
     changed_by_methods,
     defined_by,
     globals_of,
@@ -751,9 +752,9 @@ class _ImportWalker(_Walker):
         try:
             return super().text(value)
         except _Indescribable:
-            found = getattr(value, "__dict__", None)
-            if not isinstance(found, dict) or is_of_library(kind):
+            if is_of_library(kind):
                 return kind.__qualname__
+            found = dict(attributes_of(value))
             return self._defined(value, f"a {kind.__qualname__}", partial(self._lines_of_attributes, kind, found))
 
     def _array(self, array: Any) -> str:
@@ -798,7 +799,7 @@ class _ImportWalker(_Walker):
 
 def _has_lock(value: Any) -> bool:
     """Whether threads change an object, as those of pools, queues and connections."""
-    return any(isinstance(item, _LOCKS) for item in getattr(value, "__dict__", {}).values())
+    return any(isinstance(item, _LOCKS) for _, item in attributes_of(value))
 
 
 def _reduce(value: Any, kind: type) -> Any:

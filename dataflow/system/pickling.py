@@ -460,7 +460,9 @@ def found_in(module: types.ModuleType | None, qualname: str) -> Any:
 
 
 def name_where_found(value: Any) -> str | None:
-    """Module and name of a function or class that its module has under its name; None for other values."""
+    """Module and name of a function or class that its module has under its name, or of a module; None for others."""
+    if isinstance(value, types.ModuleType):
+        return f"module {value.__name__}"
     if not isinstance(value, type | types.FunctionType):
         return None
     module, name = value.__module__, value.__qualname__
