@@ -47,7 +47,7 @@ from dataflow.protocol.passes import (
 )
 from dataflow.protocol.seeding import IndexRngs, Rng, Spread, Stream, rng
 from dataflow.protocol.state import Drops, state_of
-from dataflow.protocol.user_nodes import found_inputs, super_pass, tracked_reset, wrap_user_node
+from dataflow.protocol.user_nodes import found_inputs, made_by_code, super_pass, tracked_reset, wrap_user_node
 
 if TYPE_CHECKING:
     from typing import Generic as GenericIn  # DataFlow is generic to type checkers only
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from dataflow.protocol.failures import Failure
 
 __all__ = [
-    "OF_THIS_PROCESS",
     "Blocks",
     "DataFlow",
     "ProxyDataFlow",
@@ -89,7 +88,7 @@ Blocks = Iterable[NDArray[np.int64]]
 """Finite arrays of indexes, int64 (k,). Each is requested after the datapoints of the one before were yielded, or by a
 node that makes several at a time (`AsyncMapData`) some hundred datapoints earlier."""
 
-OF_THIS_PROCESS: Final = ("_df_state", "_df_snapshot", "_df_run_pass", "_df_at", "_df_kernel")
+_OF_THIS_PROCESS: Final = ("_df_state", "_df_snapshot", "_df_run_pass", "_df_at", "_df_kernel")
 """Attributes of a node that belong to this process: state, and methods wrapped by a sampler or the profiler."""
 
 _MAP_STYLE_READERS: Final = ("torch.utils.data", "torchdata.")
@@ -349,6 +348,12 @@ class DataFlow(GenericIn[T_co]):
             if not name.startswith("_") and name not in settings
         }
         return {**found, "seed": self._df_own_root}
+
+    @property
+    def _df_deciding(self) -> dict[str, Any]:
+        """The attributes that may decide the datapoints: all but the settings of runs, and what is made in a run."""
+        left_out = self._df_run_settings.union(_OF_THIS_PROCESS, made_by_code(self))
+        return {name: value for name, value in vars(self).copy().items() if name not in left_out}
 
     def _df_agrees(self, parameter: str, saved: str, here: str, num: int | None) -> bool:
         """Whether two texts of a parameter give the same datapoints before index `num`, though they differ."""
@@ -613,7 +618,7 @@ class DataFlow(GenericIn[T_co]):
             found_inputs(self)  # which notes in the node what its code has made
         found: Any = super().__getstate__()
         attributes, slots = found if isinstance(found, tuple) else (found, None)
-        state = {name: value for name, value in (attributes or {}).items() if name not in OF_THIS_PROCESS}
+        state = {name: value for name, value in (attributes or {}).items() if name not in _OF_THIS_PROCESS}
         return state if slots is None else (state, slots)
 
     # -- users' own nodes ----------------------------------------------------------------------------------------------

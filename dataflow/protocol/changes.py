@@ -32,9 +32,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from dataflow.errors import NotPicklable
-from dataflow.protocol.base import OF_THIS_PROCESS, DataFlow
+from dataflow.protocol.base import DataFlow
 from dataflow.protocol.passes import known_length
-from dataflow.protocol.user_nodes import made_by_code
 from dataflow.system.pickling import found_in, imported_main, name_where_found
 from dataflow.system.references import (
     MAX_ITEMS,
@@ -141,10 +140,8 @@ class Snapshot:
 
 def _of_node(where: str, node: DataFlow) -> Iterator[tuple[str, Any]]:
     yield f"the class of {where}", type(node)
-    skipped = node._df_run_settings.union(OF_THIS_PROCESS, made_by_code(node))
-    for name, value in vars(node).copy().items():
-        # Private attributes of built-in nodes are tables that follow from the others.
-        if name not in skipped and (node._df_user_written or name[0] != "_"):
+    for name, value in node._df_deciding.items():
+        if node._df_user_written or name[0] != "_":  # those of built-in nodes are tables that follow from the others
             yield f"{where}.{name}", value
 
 

@@ -42,10 +42,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from dataflow.protocol.base import OF_THIS_PROCESS, DataFlow
+from dataflow.protocol.base import DataFlow
 from dataflow.protocol.passes import flows_in, holds_only_inputs, known_length, walk
 from dataflow.protocol.seeding import Table
-from dataflow.protocol.user_nodes import made_by_code
 from dataflow.system.pickling import found_in, name_where_found
 from dataflow.system.references import (
     MAX_ITEMS,
@@ -350,8 +349,7 @@ class _Walker:
         states = [state for path in df._df_files for state in _states_of(path)]
         yield from (f"{indent}  file {state}" for state in _few(states))
         below = {id(ds) for ds in df._df_inputs}
-        ignored = df._df_run_settings.union(OF_THIS_PROCESS, made_by_code(df))
-        counted = {name.removeprefix("_df_"): value for name, value in vars(df).items() if name not in ignored}
+        counted = {name.removeprefix("_df_"): value for name, value in df._df_deciding.items()}
         for name, value in sorted(counted.items()):
             if not isinstance(value, Table) and not holds_only_inputs(value, below):
                 self._place = f"{kind.__name__}.{name}"
@@ -782,8 +780,7 @@ class _ImportWalker(_Walker):
         return super()._object(value, kind)
 
     def _lines_of_flow(self, df: DataFlow, label: str) -> Iterator[str]:
-        ignored = df._df_run_settings
-        found = {name: item for name, item in vars(df).items() if name not in ignored and not name.startswith("_df_")}
+        found = {name: item for name, item in df._df_deciding.items() if not name.startswith("_df_")}
         yield from self._lines_of_attributes(type(df), found, label)
 
     def _lines_of_attributes(self, kind: type, found: dict[str, Any], label: str) -> Iterator[str]:
