@@ -352,8 +352,12 @@ class DataFlow(GenericIn[T_co]):
     @property
     def _df_deciding(self) -> dict[str, Any]:
         """The attributes that may decide the datapoints: all but the settings of runs, and what is made in a run."""
-        left_out = self._df_run_settings.union(_OF_THIS_PROCESS, made_by_code(self))
-        return {name: value for name, value in vars(self).copy().items() if name not in left_out}
+        state: Any = object.__getstate__(self)
+        attributes, slots = state if isinstance(state, tuple) else (state, None)
+        found: dict[str, Any] = {**(attributes or {}), **(slots or {})}
+        for name in self._df_run_settings.union(_OF_THIS_PROCESS, made_by_code(self)).intersection(found):
+            del found[name]
+        return found
 
     def _df_agrees(self, parameter: str, saved: str, here: str, num: int | None) -> bool:
         """Whether two texts of a parameter give the same datapoints before index `num`, though they differ."""

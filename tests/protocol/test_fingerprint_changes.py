@@ -809,6 +809,12 @@ def func(dp): return Config
 ---
 k = [np.array([«1|2»]), "a"]
 def func(dp): return k
+---
+class Numbers(DataFlow):
+    __slots__ = ("num",)
+    def __init__(self, num): self.num = num
+    def __iter__(self): yield self.num
+df = Numbers(«1|2»)
 """
 )
 
