@@ -14,7 +14,7 @@ from dataflow.observe.node_sampler import NodeSampler
 from dataflow.protocol.base import DataFlow
 from dataflow.protocol.datapoint import allocating
 from dataflow.protocol.failures import Budget, FailureReporter, reporting_to
-from dataflow.protocol.passes import holds_only_inputs
+from dataflow.protocol.passes import holds_only_inputs, walk
 from dataflow.protocol.seeding import derived, seed
 from dataflow.runners.jobs import Job
 from dataflow.system.machine import memory_share
@@ -68,15 +68,9 @@ class FlowPayload(AnyPayload):
 
 
 def _nodes(value: Any) -> Iterator[DataFlow]:
-    flows = (
-        [item for item in vars(value).copy().values() if isinstance(item, DataFlow)]
-        if hasattr(value, "__dict__")
-        else []
-    )
-    while flows:
-        node = flows.pop(0)
-        yield node
-        flows.extend(node._df_inputs)
+    for flow in getattr(value, "__dict__", {}).copy().values():
+        if isinstance(flow, DataFlow):
+            yield from walk(flow, everywhere=True)
 
 
 # -- Worker spec -------------------------------------------------------------------------------------------------------
