@@ -154,8 +154,9 @@ def _add_codes(codes: set[CodeType], value: Any) -> None:
     """Add the code of a function, and of the functions inside of it."""
     from dataflow.system.references import made_of  # which few flows need
 
-    while found := [part for name, part in made_of(value).items() if name not in {"__self__", "args", "keywords"}]:
-        value = found[0]
+    for _ in range(4):  # decorators and partial functions, which may contain themselves
+        inner = (part for name, part in made_of(value).items() if name not in {"__self__", "args", "keywords"})
+        value = next(inner, value)
     code = getattr(value, "__code__", None)
     if code is None and not isinstance(value, type | types.ModuleType) and not hasattr(type(value), "_df_run_pass"):
         code = getattr(inspect.getattr_static(type(value), "__call__", None), "__code__", None)
