@@ -4,6 +4,9 @@ The bytes of a value hold its type, and of an array its dtype, its shape and its
 they are the same on every machine and under every version of Python and NumPy. The order of a dict or a set does not
 matter.
 
+Values are not described as in `fingerprints`: those texts hold code, which differs between versions, and they are
+compared with caches that were written before, as digests are with files.
+
 A file of digests is text: a line for each block of datapoints of a pass, one for the end of each pass, and the total.
 """
 

@@ -5,6 +5,10 @@ sets, dicts and deques of those, up to 1,000 elements in all; and attributes of 
 set in the object that is there. Of objects of libraries, and of functions, only the generators that they hold are
 described: an augmentation may draw from its own.
 
+What functions, methods and objects hold is for `references` to say. The description is another one than those of
+`fingerprints` and `digests`, because the value is made again from it, and states that were saved before must remain
+valid.
+
 Of an iterator that is held, of what is larger (up to 16 MB by all its elements, then by some), of an array of another
 library, of a collection of the user's class and of one with objects only a change can be noticed.
 """

@@ -1,7 +1,8 @@
 """What values refer to: the names that code reads, and the values behind them.
 
-One answer for all that follow a flow to its end: fingerprints, which compare it with that of another run; snapshots,
-which compare it with what its workers were given; and the search for random generators that a function holds.
+One answer for all that look into a value, each with rules of its own for what it finds there: fingerprints, which
+compare a flow with that of another run; snapshots, which compare it with what its workers were given; what a node keeps
+from pass to pass; the search for random generators, and for the code of a node.
 
 Code of the user's program is followed; Python itself and installed packages count by name and version (`library_of`).
 """
