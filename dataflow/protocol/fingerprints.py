@@ -142,6 +142,7 @@ def is_description(saved: Any) -> bool:
     return (
         isinstance(saved, Mapping)
         and {"code", *saved} == {"type", "length", "parameters", "code", "inputs"}
+        and isinstance(saved["type"], str)
         and all(isinstance(saved.get(name, {}), Mapping) for name in ("parameters", "code"))
         and all(isinstance(text, str) and text.strip() for text in saved.get("code", {}).values())
         and isinstance(saved["inputs"], list)

@@ -187,6 +187,8 @@ class ResumableData(ProxyDataFlow[T_co]):
         mark = self._bookmark(
             p, offset, position if change is not None or 0 < within < per_step else None, root, division
         )
+        if position is not None and n is None:
+            mark.num_certain = mark.offset  # without a position, some may still have been to be skipped
         if change is not None and change.world_size != change.old_world_size:
             _log.warning("resumes on %s", change)
         if changed:
@@ -313,6 +315,7 @@ class ResumableData(ProxyDataFlow[T_co]):
                 if goes_on and before.root == stream.root:
                     mark.num_skipped += before.offset
                     mark.begin, mark.num_before = before.begin, before.num_before
+                    mark.num_certain = before.num_certain
             is_at_begin = not mark.num_skipped and not mark.begin
             if not is_at_begin and known_length(self):
                 mark.p, mark.num_skipped, mark.begin, mark.num_before = self._place(mark)
@@ -342,7 +345,14 @@ class ResumableData(ProxyDataFlow[T_co]):
                 if first is Pause:
                     yield pause
             if first is _NOTHING:
-                if mark.was_empty and not begin:
+                if mark.num_ended < mark.num_certain:
+                    mark.num_skipped = 0
+                    raise StateMismatch(
+                        f"the state was saved after {mark.num_certain} datapoints of pass {mark.p - 1}, and that pass "
+                        f"has ended after {mark.num_ended}: the state is damaged, or the code or the data have changed"
+                    )
+                mark.num_certain = 0
+                if not mark.num_ended and not begin:
                     return
                 state_of(self).passes = max(state_of(self).passes, mark.p + 1)
         yield first
@@ -394,7 +404,8 @@ class _Bookmark:
         self.num_asked = 0  # by the user, of these or of those that were left out
         self.begin = 0  # the position of what the ranks divide at which they begin this pass
         self.num_before = 0  # the offset there
-        self.was_empty = False  # the pass that ended last
+        self.num_certain = 0  # how many datapoints pass `p` has at least, if a saved state says so
+        self.num_ended = 0  # datapoints of the pass that ended last, from where it began here
         self.kept: list[dict[str, Any]] | None = None  # by users' nodes as pass `p` began; None if it has not
 
     @property
@@ -424,7 +435,7 @@ class _Bookmark:
 
     def end_pass(self) -> Iterator[Any]:
         """An empty iterator that moves the bookmark to the next pass when it is read."""
-        self.was_empty = not self.offset
+        self.num_ended = self.offset
         self.p, self.offset, self.begin, self.num_before, self.kept = self.p + 1, 0, 0, 0, None
         yield from ()
 

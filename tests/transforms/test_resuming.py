@@ -520,6 +520,8 @@ def edited(state, where, value):
 
 EDITS = [
     *((("flow", key), value) for key in ("inputs", "parameters", "code") for value in (5, None, "x", [5])),
+    *((("flow", "type"), value) for value in (5, None, "x", [], {})),
+    *((("flow", "inputs", 0, "type"), value) for value in (5, None, [])),
     *((("flow", "inputs", 0), value) for value in (5, None, [], {})),
     *((("flow", "inputs", 0, "inputs"), value) for value in (5, {}, [1, 2])),
     (("flow", "code"), {"func": ""}),
@@ -546,6 +548,29 @@ def test_an_edited_state_is_refused_and_never_anything_else(where, value):
         other.load_state_dict(edited(state, where, value))
     other.load_state_dict(edited(state, ("offset",), 20))
     assert len(list(other)) == 20, "nothing is left of the pass: the next one begins"
+
+
+@pytest.mark.parametrize("offset", [4, 10**15])
+def test_a_position_behind_the_end_of_a_pass_is_refused_as_the_pass_ends(offset):
+    """The length of the pass is not known before."""
+
+    def make():
+        return ResumableData(DataFromGenerator(lambda: iter([[1], [2], [3]])))
+
+    df = make()
+    next(iter(df))
+    state = df.state_dict()
+    other = make()
+    other.load_state_dict(edited(state, ("offset",), 3))
+    assert len(list(other)) == 3, "nothing is left of the pass: the next one begins"
+    other.load_state_dict({**state, "offset": offset, "position": offset})
+    with pytest.raises(StateMismatch, match=f"after {offset} datapoints of pass 0, and that pass has ended after 3"):
+        list(other)
+    assert len(list(other)) == 3
+    other = make()
+    other.load_state_dict(state)
+    other.skip(3)
+    assert list(other) == [[2], [3]], "what is skipped may be of the next pass"
 
 
 def test_a_damaged_description_raises():
