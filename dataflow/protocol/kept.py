@@ -12,6 +12,7 @@ found in the chain, but begun by the code of another node, cannot be given anyth
 from __future__ import annotations
 
 import logging
+import reprlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -206,7 +207,7 @@ def check_kept(ds: Node, kept: Any) -> None:
             try:
                 make(description, None)
             except Exception as error:
-                raise ValueError(f"{type(df).__name__}.{name} is {description!r:.80}") from error
+                raise ValueError(f"{type(df).__name__}.{name} is {reprlib.repr(description):.80}") from error
 
 
 # -- Passes of which the consumer takes less than was read -------------------------------------------------------------

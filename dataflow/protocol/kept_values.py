@@ -429,21 +429,34 @@ def _with_states(old: Any, states: Sequence[tuple[list[Any], Any]]) -> Any:
 
 def _made_random(old: Any, version: int, numbers: Sequence[int], gauss: float | None) -> random.Random:
     made = old if type(old) is random.Random else random.Random()
-    made.setstate((version, tuple(numbers), gauss))
+    made.setstate((version, tuple(numbers), None if gauss is None else float(gauss)))
     return made
 
 
 def _made_generator(old: Any, name: str, state: Mapping[str, Any]) -> np.random.Generator:
     is_same = type(old) is np.random.Generator and type(old.bit_generator).__name__ == name
     made: np.random.Generator = old if is_same else np.random.Generator(_BIT_GENERATORS[name]())
-    made.bit_generator.state = _with_arrays(state)
+    made.bit_generator.state = _checked(state)
     return made
 
 
 def _made_random_state(old: Any, state: Mapping[str, Any]) -> np.random.RandomState:
     made = old if type(old) is np.random.RandomState else np.random.RandomState()
-    made.set_state(_with_arrays(state))
+    made.set_state(_checked(state))
     return made
+
+
+def _checked(state: Any) -> Any:
+    """The state of a bit generator of NumPy, which takes places in its numbers as they are: beyond, a draw would crash.
+
+    Raises:
+        ValueError: It is not a place.
+    """
+    for name, held, most in (("pos", state["state"], 624), ("buffer_pos", state, 4)):  # of MT19937, of Philox
+        place = held.get(name, 0)
+        if type(place) is not int or not 0 <= place <= most:
+            raise ValueError(f"{name} is {place!r}, not an integer from 0 to {most}")
+    return _with_arrays(state)
 
 
 def _with_arrays(state: Any) -> Any:

@@ -620,6 +620,8 @@ def test_a_function_may_not_begin_a_flow_that_keeps_something():
         [{"_df_state": 1}],
         [{"reset_state": 1}],
         [{"kept": ["eval", 1]}],
+        [{"kept": functools.reduce(lambda inner, _: [inner], range(100_000), [])}],
+        [{"kept": ["Random", 3, list(random.Random(1).getstate()[1]), "x"]}],
         [3],
         [{"a b": 1}],
     ],
@@ -634,6 +636,42 @@ def test_a_damaged_description_is_refused(kept):
         return
     with pytest.raises(StateMismatch, match="the state is damaged"):
         ResumableData(Keeping(0, value, add)).load_state_dict(state)
+
+
+def of_mt19937(pos):
+    return {"bit_generator": "MT19937", "state": {"key": [1] * 624, "pos": pos}, "has_gauss": 0, "gauss": 0.0}
+
+
+def of_philox(pos):
+    numbers = {"counter": [0] * 4, "key": [1] * 2}
+    return {"bit_generator": "Philox", "state": numbers, "buffer": [1] * 4, "buffer_pos": pos, "uinteger": 0} | {
+        "has_uint32": 0
+    }
+
+
+@pytest.mark.parametrize(
+    ("make", "description", "last"),
+    [
+        (lambda: np.random.Generator(np.random.MT19937(1)), lambda pos: ["Generator", "MT19937", of_mt19937(pos)], 624),
+        (lambda: np.random.Generator(np.random.Philox(1)), lambda pos: ["Generator", "Philox", of_philox(pos)], 4),
+        (lambda: np.random.RandomState(1), lambda pos: ["RandomState", of_mt19937(pos)], 624),
+    ],
+    ids=["MT19937", "Philox", "RandomState"],
+)
+def test_a_generator_gets_no_place_behind_its_numbers(make, description, last):
+    """NumPy takes any, and reads other memory there."""
+
+    def load(pos):
+        df = ResumableData(Keeping(make(), lambda df: float(df.kept.uniform())))
+        passes(df, 1)
+        df.load_state_dict({**df.state_dict(), "kept": [{"kept": description(pos)}]})
+        return df
+
+    for pos in (0, last):
+        assert len(list(load(pos))) > 0
+    for pos in (-1, last + 1, 10**8, 2**40, 1.0, True, "1", None):
+        with pytest.raises(StateMismatch, match=r"the state is damaged: 'kept'.* is "):
+            load(pos)
 
 
 @pytest.mark.parametrize("held", [np.array([object()]), np.ones(2000), object(), open, {"a": object()}, [Schedule()]])
