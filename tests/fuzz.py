@@ -2,17 +2,24 @@
 
 atheris changes bytes so that they reach more and more branches of `dataflow`. Each parser has a process of its own, and
 begins with bytes that our own writers make; checksums that are right are added where a parser would go no further
-without. A finding is an exception that is not documented, ten seconds without a result, or two gigabytes of memory. Its
-bytes are kept in a file that is named; ``python -m tests.fuzz NAME --replay FILE`` runs them again.
+without. What is JSON is also edited as such: the bytes then say which parts of it become which others.
+
+A finding is an exception that is not documented, ten seconds without a result, or two gigabytes of memory. Its bytes
+are kept in a file that is named; ``python -m tests.fuzz NAME --replay FILE`` runs them again. Documented are errors of
+this package, and what a parser says of a file of another program that it cannot use: a ValueError of one of the given
+texts.
 """
 
 import argparse
 import contextlib
+import functools
 import importlib
 import io
 import json
 import logging
 import os
+import random
+import re
 import struct
 import subprocess
 import sys
@@ -20,7 +27,9 @@ import tarfile
 import tempfile
 import warnings
 import zipfile
+from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,10 +37,16 @@ import atheris
 import numpy as np
 
 MODULES = (  # whose branches guide the fuzzing
-    *(f"dataflow.formats.{name}" for name in ("npz", "hdf5", "lmdb", "records", "foreign", "tfrecord", "webdataset")),
+    *(
+        f"dataflow.formats.{name}"
+        for name in ("npz", "npy", "hdf5", "lmdb", "records", "foreign", "tfrecord", "webdataset")
+    ),
     *(f"dataflow.formats.{name}" for name in ("json_lines", "index_files", "tables", "columns", "positional")),
     *(f"dataflow.remote.{name}" for name in ("frames", "keys", "peer_messages")),
-    *(f"dataflow.{name}" for name in ("transport.unpacking", "transforms.resuming", "transforms.elastic")),
+    *(
+        f"dataflow.{name}"
+        for name in ("transport.unpacking", "transforms.resuming", "transforms.elastic", "transforms.mixing")
+    ),
     *(f"dataflow.protocol.{name}" for name in ("fingerprints", "changes", "kept", "kept_values")),
 )
 with atheris.instrument_imports(include=["dataflow"]):
@@ -43,6 +58,7 @@ from dataflow.formats.checksums import ALGORITHM, checksum, masked_crc32c  # noq
 from dataflow.formats.records import RecordDecoder, RecordEncoder  # noqa: E402
 from dataflow.remote import frames, keys, peer_messages  # noqa: E402
 
+NUM_READ = 5000  # datapoints: a file may hold millions that are empty
 LIMITS = ("-timeout=10", "-rss_limit_mb=2048", "-max_len=4096", f"-artifact_prefix={tempfile.gettempdir()}/fuzz-")
 ROWS = [[k, np.full(2, k, np.uint8), "text"] for k in range(3)]
 DAMAGED = (dataflow.FileDamaged, dataflow.PickleRefused)
@@ -53,6 +69,12 @@ class Parser(NamedTuple):
     read: Callable[[bytes, Path], object]
     begin: Callable[[Path], Iterable[bytes]]  # bytes to begin with
     documented: tuple[type[Exception], ...]
+    refusals: str = ""  # a pattern of the texts of ValueErrors
+
+
+def is_documented(parser: Parser, error: Exception) -> bool:
+    is_refusal = type(error) is ValueError and parser.refusals and re.search(parser.refusals, str(error))
+    return bool(is_refusal) or isinstance(error, parser.documented)
 
 
 def rows() -> Any:
@@ -61,7 +83,47 @@ def rows() -> Any:
 
 def read_all(load: Callable[..., Any], path: Path, **options: Any) -> None:
     with load(os.fspath(path), **options) as df:
-        list(df)
+        deque(islice(df, NUM_READ), 0)
+
+
+OTHERS: list[Any] = [
+    *(None, True, -1, 0, 1, 2, 3, 1 << 31, 1 << 40, (1 << 62) - 1, 1 << 62, 1 << 63, 1 << 64, 10**30, 1.5, 1e300),
+    *("", "0", "2", "a", "\ud800", "list", "dict", "alone", "array", "scalar", "record", "int", "bytes", "object"),
+    *("holds", "Generator", "ShardData"),
+    *("<i8", "|u1", "<U3", "|S0", "|O", "(2,)<i4", "[('a', '<i4')]", "{0: [1, 2], 5: [1]}", "'{'", "[" * 500),
+    *([], [0], [1 << 40], [1 << 32] * 2, [1] * 70, [[]], {}, {"a": 1}, [None]),
+]
+
+
+def edited(value: Any, data: bytes) -> Any:
+    """A copy of JSON in which `data` change some parts: three bytes and the way to a part, each time."""
+    root, changes = [json.loads(json.dumps(value))], io.BytesIO(data)
+    while len(change := changes.read(3)) == 3:
+        holder, key = root, 0
+        for step in changes.read(change[0] % 12):
+            inside = holder[key]
+            if not isinstance(inside, list | dict) or not inside:
+                break
+            holder, key = inside, [*(inside if isinstance(inside, dict) else range(len(inside)))][step % len(inside)]
+        match change[1] % 8:
+            case 0 if holder is not root:
+                del holder[key]
+            case 1 if isinstance(holder, list) and holder is not root:
+                holder.append(holder[key])
+            case 2 if isinstance(holder[key], int):
+                holder[key] += change[2] - 128
+            case 3 if isinstance(holder, dict):
+                holder[str(OTHERS[change[2] % len(OTHERS)])] = holder[key]
+            case _:
+                holder[key] = OTHERS[change[2] % len(OTHERS)]
+    return root[0]
+
+
+def begin_edits(folder: Path) -> Iterable[bytes]:
+    """Bytes for `edited`: no edit, and one of each kind at several levels."""
+    yield b""
+    for level in range(7):
+        yield from (bytes([level, kind, 7 * level, *[level] * level]) for kind in range(5))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -96,6 +158,18 @@ def begin_npz_members(folder: Path) -> Iterable[bytes]:
         yield SPLIT.join(info.filename.encode() + b"\n" + archive.read(info) for info in archive.infolist())
 
 
+def read_npz_table(data: bytes, folder: Path) -> None:
+    """What a file says about its rows, edited."""
+    if not (folder / "g.npz").exists():
+        dataflow.NumpySerializer.save(rows(), folder / "g.npz")
+    with zipfile.ZipFile(folder / "g.npz") as made, zipfile.ZipFile(folder / "f.npz", "w") as archive:
+        for info in made.infolist():
+            content = made.read(info)
+            is_table = info.filename == "dataflow.json"
+            archive.writestr(info.filename, json.dumps(edited(json.loads(content), data)) if is_table else content)
+    read_all(dataflow.NumpySerializer.load, folder / "f.npz", shuffle=False)
+
+
 def read_hdf5(data: bytes, folder: Path) -> None:
     """What a file says about its rows: the rest is read by HDF5."""
     import h5py
@@ -108,10 +182,16 @@ def read_hdf5(data: bytes, folder: Path) -> None:
     read_all(dataflow.HDF5Serializer.load, folder / "f.h5", shuffle=False)
 
 
+def read_hdf5_table(data: bytes, folder: Path) -> None:
+    """What a file says about its rows, edited."""
+    read_hdf5(json.dumps(edited(json.loads(next(iter(begin_hdf5(folder)))), data)).encode(), folder)
+
+
 def begin_hdf5(folder: Path) -> Iterable[bytes]:
     import h5py
 
-    dataflow.HDF5Serializer.save(rows(), folder / "g.h5", overwrite=True)
+    if not (folder / "g.h5").exists():
+        dataflow.HDF5Serializer.save(rows(), folder / "g.h5")
     with h5py.File(folder / "g.h5") as file:
         yield bytes(next(iter(file.attrs.values())))
 
@@ -141,6 +221,37 @@ def begin_records(folder: Path) -> Iterable[bytes]:
 
 def begin_own_records(folder: Path) -> Iterable[bytes]:
     return (data[:20] + data[24:] for data in begin_records(folder) if data[0] == 0xC1)
+
+
+def read_lmdb(data: bytes, folder: Path) -> None:
+    """A mark, a list of keys as in tensorpack's files, and pairs of keys and records; an empty part is left out."""
+    import lmdb
+
+    mark, listed, *pairs = data.split(SPLIT) if data.count(SPLIT) else (data, b"")
+    (folder / "f.lmdb").unlink(missing_ok=True)
+    environment = lmdb.open(os.fspath(folder / "f.lmdb"), subdir=False, lock=False, sync=False, map_size=1 << 20)
+    with environment, environment.begin(write=True) as transaction:
+        for key, value in (
+            (b"!dataflow", mark),
+            (b"__keys__", listed),
+            *(pair.split(b"\n", 1) for pair in pairs if b"\n" in pair),
+        ):
+            if value and 0 < len(key) < 500:
+                transaction.put(key, value)
+    for load in (dataflow.LMDBSerializer.load, dataflow.LMDBData):
+        read_all(load, folder / "f.lmdb", shuffle=False)
+
+
+def begin_lmdb(folder: Path) -> Iterable[bytes]:
+    import msgpack
+
+    mark = msgpack.packb({"version": 2, "size": 2, "checksum": ALGORITHM})
+    keys = [b"%08d" % k for k in range(2)]
+    ours = [key + b"\n" + RecordEncoder().encode(row, key) for key, row in zip(keys, ROWS, strict=False)]
+    theirs = [key + b"\n" + msgpack.packb([1, "a"]) for key in keys]
+    yield SPLIT.join([mark, b"", *ours])
+    yield SPLIT.join([b"", b"", *theirs])
+    yield SPLIT.join([b"", msgpack.packb(keys), *theirs])
 
 
 def read_tfrecord(data: bytes, folder: Path) -> None:
@@ -185,6 +296,20 @@ def index_of(path: Path) -> bytes:
 def read_tar(data: bytes, folder: Path) -> None:
     """A shard, and its index unless that is empty."""
     index, _, shard = data.rpartition(SPLIT)
+    read_shard(index, shard, folder)
+
+
+def read_tar_headers(data: bytes, folder: Path) -> None:
+    """A shard in which the checksums of the headers are right."""
+    shard = bytearray(data)
+    for at in range(0, len(shard) - 511, 512):
+        if shard[at + 148 : at + 154].isdigit() or shard[at + 257 : at + 262] == b"ustar":
+            shard[at + 148 : at + 156] = b" " * 8
+            shard[at + 148 : at + 156] = b"%06o\0 " % sum(shard[at : at + 512])
+    read_shard(b"", bytes(shard) + bytes(1024), folder)
+
+
+def read_shard(index: bytes, shard: bytes, folder: Path) -> None:
     path = folder / "f.tar"
     path.write_bytes(shard)
     with_index(path, index, "webdataset")
@@ -206,6 +331,22 @@ def begin_tar(folder: Path) -> Iterable[bytes]:
         (folder / "g.tar").write_bytes(data)
         read_all(dataflow.WebDatasetData, folder / "g.tar", keep_index=True)
         yield index_of(folder / "g.tar") + SPLIT + data
+
+
+def begin_tar_headers(folder: Path) -> Iterable[bytes]:
+    for data in begin_tar(folder):
+        yield data.rpartition(SPLIT)[2].rstrip(b"\0")
+    content = b"1\n0\n512\n".ljust(512, b"\0") + b"x" * 512
+    info = tarfile.TarInfo("GNUSparseFile/a.bin")
+    info.size = len(content)
+    info.pax_headers = {f"GNU.sparse.{name}": value for name, value in (("major", "1"), ("minor", "0"))}
+    info.pax_headers |= {"GNU.sparse.name": "a.bin", "GNU.sparse.realsize": "5000"}
+    yield info.tobuf(tarfile.PAX_FORMAT) + content
+    sparse = tarfile.TarInfo("a.bin")
+    sparse.type, sparse.size = tarfile.GNUTYPE_SPARSE, 512
+    header = bytearray(sparse.tobuf(tarfile.GNU_FORMAT))
+    header[386:410], header[483:495] = b"%011o\0%011o\0" % (1024, 512), b"%011o\0" % 4096
+    yield bytes(header) + b"x" * 512
 
 
 def read_lines(data: bytes, folder: Path) -> None:
@@ -267,56 +408,97 @@ def begin_keys(folder: Path) -> Iterable[bytes]:
 
 
 class Drawing(dataflow.DataFlow):
-    """A node of a user, which keeps attributes."""
+    """A node of a user, which keeps attributes. It works with whatever a state may put into them."""
 
     def __init__(self) -> None:
-        self.seen: dict[str, int] = {}
+        self.seen: dict[str, Any] = {}
         self.last = None
+        self.generators = [np.random.default_rng(1), np.random.RandomState(2), random.Random(3)]
+        self.twister = np.random.Generator(np.random.MT19937(4))
+        self.counter = np.random.Generator(np.random.Philox(5))
 
     def __iter__(self) -> Any:
         for k in range(3):
-            self.last = [k]
-            self.seen[str(k)] = self.seen.get(str(k), 0) + 1
+            self.last = [k, (1, {2}), b"3", np.arange(4), deque([5], 6), 7j]
+            self.seen = {str(k): self.seen}
+            for generator in (self.twister, self.counter, *np.ravel(np.array(self.generators, object))):
+                if hasattr(generator, "uniform"):
+                    generator.uniform(0, 1)
             yield [k]
 
 
-def flows() -> list[Any]:
-    addressable = dataflow.BatchData(dataflow.DataFromList([[k] for k in range(7)], seed=1), 2)
-    return [dataflow.ResumableData(df) for df in (addressable, Drawing())]
+def numbers() -> Any:
+    return dataflow.DataFromList([[k] for k in range(7)], seed=1)
+
+
+FLOWS: list[Callable[[], Any]] = [
+    lambda: dataflow.BatchData(numbers(), 2),
+    Drawing,
+    lambda: dataflow.MixData([numbers(), numbers()], {0: [1, 2], 5: [2, 1]}, seed=2),
+    lambda: dataflow.BatchData(dataflow.ShardData(numbers(), 0, 2), 2),
+]
+
+
+def load_state(number: int, state: Any) -> None:
+    df = dataflow.ResumableData(FLOWS[number]())
+    df.load_state_dict(state)
+    deque(islice(df, NUM_READ), 0)
 
 
 def read_state(data: bytes, folder: Path) -> None:
-    """A state of the first flow, or if the first byte says so, of the second."""
+    """A state of the flow that the first byte names."""
     try:
         state = json.loads(data[1:])
     except (ValueError, RecursionError):
         return
-    df = flows()[data[0] % 2]
-    df.load_state_dict(state)
-    list(df)
+    load_state(data[0] % len(FLOWS), state)
+
+
+@functools.cache
+def saved_states() -> list[Any]:
+    found = []
+    for make in FLOWS:
+        df = dataflow.ResumableData(make())
+        deque(islice(df, 7), 0)
+        next(iter(df))
+        found.append(df.state_dict())
+    return found
 
 
 def begin_states(folder: Path) -> Iterable[bytes]:
-    for k, df in enumerate(flows()):
-        list(df)
-        for _ in df:
-            break
-        yield bytes([k]) + json.dumps(df.state_dict()).encode()
+    for k, state in enumerate(saved_states()):
+        yield bytes([k]) + json.dumps(state).encode()
 
 
+def read_edited_state(data: bytes, folder: Path) -> None:
+    number = sum(data[:1]) % len(FLOWS)
+    load_state(number, edited(saved_states()[number], data[1:]))
+
+
+def begin_edited_states(folder: Path) -> Iterable[bytes]:
+    return (bytes([k]) + data for k in range(len(FLOWS)) for data in begin_edits(folder))
+
+
+NO_ROWS = r"the arrays differ in length|has no rows|which datapoints cannot have"
+NO_SAMPLES = "is compressed with gzip|two files with the extension|it cannot be decoded|the sparse file at byte"
 PARSERS = {
-    "npz": Parser(read_npz, begin_npz, (*DAMAGED, ValueError)),
-    "npz-members": Parser(read_npz_members, begin_npz_members, (*DAMAGED, ValueError)),
-    "hdf5": Parser(read_hdf5, begin_hdf5, (*DAMAGED, ValueError)),
+    "npz": Parser(read_npz, begin_npz, DAMAGED, NO_ROWS),
+    "npz-members": Parser(read_npz_members, begin_npz_members, DAMAGED, NO_ROWS),
+    "npz-table": Parser(read_npz_table, begin_edits, DAMAGED),
+    "hdf5": Parser(read_hdf5, begin_hdf5, DAMAGED),
+    "hdf5-table": Parser(read_hdf5_table, begin_edits, DAMAGED),
+    "lmdb": Parser(read_lmdb, begin_lmdb, DAMAGED),
     "lmdb-records": Parser(read_record, begin_records, DAMAGED),
     "own-records": Parser(read_own_record, begin_own_records, DAMAGED),
     "tfrecord": Parser(read_tfrecord, begin_tfrecord, DAMAGED),
-    "tar": Parser(read_tar, begin_tar, (*DAMAGED, ValueError)),
-    "json-lines": Parser(read_lines, begin_lines, (*DAMAGED, ValueError)),
+    "tar": Parser(read_tar, begin_tar, DAMAGED, NO_SAMPLES),
+    "tar-headers": Parser(read_tar_headers, begin_tar_headers, DAMAGED, NO_SAMPLES),
+    "json-lines": Parser(read_lines, begin_lines, DAMAGED, "is compressed with gzip|is not UTF-8"),
     "frames": Parser(read_frames, begin_frames, (frames.Unreadable,)),
     "peer-messages": Parser(read_peer_message, begin_peer_messages, ()),
-    "keys": Parser(read_keys, begin_keys, (ValueError, FileNotFoundError)),
+    "keys": Parser(read_keys, begin_keys, (FileNotFoundError,), "is not a (secret )?certificate"),
     "states": Parser(read_state, begin_states, (dataflow.StateMismatch,)),
+    "edited-states": Parser(read_edited_state, begin_edited_states, (dataflow.StateMismatch,)),
 }
 
 
@@ -334,8 +516,9 @@ def fuzz(name: str, folder: str, seconds: int, replay: str | None) -> None:
     def run(data: bytes) -> None:
         try:
             parser.read(data, where)
-        except parser.documented:
-            pass
+        except Exception as error:
+            if not is_documented(parser, error):
+                raise
 
     atheris.Setup([sys.argv[0], *LIMITS, f"-max_total_time={seconds}", replay or str(corpus)], run)
     atheris.Fuzz()
