@@ -425,7 +425,8 @@ class _LMDBKeyReader:
             found = msgpack.unpackb(listed) if listed is not None else None
         except Exception:  # a pickle
             found = None
-        if isinstance(found, list) and len(found) == num:
+        # Exactly these types: `bytes` of a number would be as many zeros.
+        if isinstance(found, list) and len(found) == num and {str, bytes}.issuperset(map(type, found)):
             self._sorted = False
             return map(_encode, found)
         _log.info("searching %s for its keys", self._file.path)

@@ -52,6 +52,14 @@ def packed(value):
     return msgpack.packb(value, use_bin_type=True, default=msgpack_numpy.encode)
 
 
+@pytest.mark.parametrize("listed", [[0, 1 << 50], [b"a", 3], ["a", None], [["a"], ["b"]], [1.5, {}], {"a": 1, "b": 2}])
+def test_a_list_of_what_cannot_be_keys_is_not_used(listed, tmp_path):
+    """`bytes` of a number are as many zeros."""
+    path = written(tmp_path / "file", [(b"a", packed(1)), (b"b", packed(2)), (b"__keys__", msgpack.packb(listed))])
+    with LMDBSerializer.load(path, shuffle=False) as df:
+        assert list(df) == [1, 2]
+
+
 @pytest.mark.parametrize("subdir", [False, True])
 def test_a_file_of_tensorpack_needs_pickle_to_be_allowed(subdir, tmp_path):
     path = as_tensorpack(tmp_path / "file", images(8), pickled, subdir=subdir)
