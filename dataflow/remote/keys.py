@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -91,6 +92,7 @@ def load_keys(path: str | os.PathLike[str], name: str) -> Keys:
 
 def _load(file: Path) -> tuple[bytes, bytes | None]:
     import zmq.auth
+    from zmq.utils import z85
 
     if not file.exists():
         raise FileNotFoundError(f"there is no certificate {file}. Make keys with python -m dataflow keys DIR")
@@ -100,4 +102,9 @@ def _load(file: Path) -> tuple[bytes, bytes | None]:
         raise ValueError(f"{file} is not a certificate of zmq.auth: {error}") from error
     if any(len(key) != _KEY_CHARS for key in (public, secret) if key is not None):
         raise ValueError(f"{file} is not a certificate of zmq.auth: a key has {_KEY_CHARS} characters")
+    try:
+        for key in (public, secret or b""):
+            z85.decode(key)
+    except (ValueError, KeyError, struct.error) as error:
+        raise ValueError(f"{file} is not a certificate of zmq.auth: a key is not in Z85") from error
     return public, secret

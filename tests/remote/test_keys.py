@@ -82,7 +82,11 @@ def test_a_missing_key_is_reported_with_the_command_that_makes_it(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "public: x\n", "public-key", 'public-key = "x"', "\0\xff", "public-key = é", "secret-key = " + 40 * "a"],
+    [
+        *("", "public: x\n", "public-key", 'public-key = "x"', "\0\xff", "public-key = é", "secret-key = " + 40 * "a"),
+        *(f"public-key = {40 * char}" for char in "~#é"),
+        f"public-key = {40 * 'a'}\nsecret-key = {40 * '~'}",
+    ],
 )
 @pytest.mark.parametrize("name", ["sender.key_secret", "receiver.key"])
 def test_what_is_no_certificate_is_refused(text, name, keys):
