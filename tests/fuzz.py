@@ -12,6 +12,7 @@ texts.
 
 import argparse
 import contextlib
+import copy
 import functools
 import importlib
 import io
@@ -105,6 +106,7 @@ def edited(value: Any, data: bytes) -> Any:
             if not isinstance(inside, list | dict) or not inside:
                 break
             holder, key = inside, [*(inside if isinstance(inside, dict) else range(len(inside)))][step % len(inside)]
+        other = copy.deepcopy(OTHERS[change[2] % len(OTHERS)])
         match change[1] % 8:
             case 0 if holder is not root:
                 del holder[key]
@@ -113,9 +115,9 @@ def edited(value: Any, data: bytes) -> Any:
             case 2 if isinstance(holder[key], int):
                 holder[key] += change[2] - 128
             case 3 if isinstance(holder, dict):
-                holder[str(OTHERS[change[2] % len(OTHERS)])] = holder[key]
+                holder[str(other)] = holder[key]
             case _:
-                holder[key] = OTHERS[change[2] % len(OTHERS)]
+                holder[key] = other
     return root[0]
 
 
