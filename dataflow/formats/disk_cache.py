@@ -205,7 +205,7 @@ class DiskCacheData(ProxyDataFlow[T_co]):
             return None
         try:
             head = reader.head()
-            if type(head) is dict and head.get("version") == _VERSION and head["fingerprint"] == self.fingerprint:
+            if type(head) is dict and head.get("version") == _VERSION and head.get("fingerprint") == self.fingerprint:
                 return reader
             if type(head) is not dict or "fingerprint" not in head:
                 raise self._no_cache()
@@ -223,7 +223,9 @@ class DiskCacheData(ProxyDataFlow[T_co]):
         return FileExistsError(errno.EEXIST, reason, self.path)
 
     def _changes(self, head: dict[str, Any]) -> str:
-        lines = difflib.unified_diff(head["description"].splitlines(), self._description.splitlines(), lineterm="", n=0)
+        lines = difflib.unified_diff(
+            str(head.get("description")).splitlines(), self._description.splitlines(), lineterm="", n=0
+        )
         return "\n".join(line for line in list(lines)[2:22] if not line.startswith("@@"))
 
     def _fill(self, stream: Stream) -> Iterator[Any]:

@@ -34,6 +34,9 @@ from dataflow import (
     TableData,
     WebDatasetData,
 )
+from dataflow.formats.checksums import masked_crc32
+from dataflow.formats.records import RecordEncoder
+from dataflow.formats.tfrecord import writing
 from dataflow.protocol.fingerprints import describe
 from tests.formats.files import FORMATS, LMDB, TFRECORD, assert_same, flow, images
 from tests.support.contract import check_node, seeded
@@ -142,6 +145,17 @@ def test_a_file_that_is_no_cache_is_not_replaced(log, tmp_path):
     with DiskCacheData(Counted(log), path) as df, pytest.raises(FileExistsError, match="not a cache"):
         list(df)
     assert Path(path).read_bytes() == before
+
+
+def test_a_file_whose_head_is_not_that_of_a_cache_is_not_replaced(log, path):
+    with writing(path, masked_crc32, overwrite=True) as write:
+        write(RecordEncoder().encode({"version": 1, "other": 2}))
+    with DiskCacheData(Counted(log), path) as df, pytest.raises(FileExistsError, match="not a cache"):
+        list(df)
+    with writing(path, masked_crc32, overwrite=True) as write:
+        write(RecordEncoder().encode({"version": 1, "fingerprint": 2}))
+    with DiskCacheData(Counted(log), path) as df:
+        assert len(list(df)) == 6
 
 
 def test_a_damaged_cache_is_filled_anew(log, path, caplog):
