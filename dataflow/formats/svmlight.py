@@ -16,6 +16,8 @@ from dataflow.formats.positional import PositionalFile
 
 __all__ = ["SVMLightData"]
 
+_MAX_FEATURES = 1 << 27  # that a file may claim: a gigabyte in each row
+
 
 class SVMLightData(DiskData[list[Any]]):
     r"""The rows of an SVMlight file, as datapoints ``[features, label]``: float64 (num_features,) and a numpy float64.
@@ -75,6 +77,7 @@ class _LineReader:
         self._path = path
         self._file = PositionalFile(path)
         self._lines = array("Q")  # offset of each line
+        self._max_features = _MAX_FEATURES if num_features is None else None
         try:
             lowest, highest = self._scan()
             self._first = 0 if zero_based or (zero_based is None and lowest == 0) else 1
@@ -130,10 +133,12 @@ class _LineReader:
             split = [pair.split(b":") for pair in pairs if not pair.startswith(b"qid:")]
             columns = np.array([int(column) for column, _ in split], np.int64)
             values = np.array([finite(value) for _, value in split], np.float64)
+            if self._max_features is not None and (columns > self._max_features).any():
+                raise ValueError(f"more than {self._max_features} features; if that is meant, give num_features")
             if len(columns) and (columns.min() < 0 or len(set(columns.tolist())) < len(columns)):
                 raise ValueError("a feature is negative, or is there twice")
             return np.float64(finite(label)), columns, values
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise file_damaged(
                 self._path, "", f"a line that is not 'label feature:value …' ({error}),", begin
             ) from error

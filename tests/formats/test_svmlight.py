@@ -62,7 +62,21 @@ def test_the_first_feature_may_be_0(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", ["x 1:2", "1 a:2", "1 2:b", "1 2", "1 -2:3", "1 1:2 1:3", "1 1:2:3", "1 1:1e400", "-1e400 1:1"]
+    "line",
+    [
+        "x 1:2",
+        "1 a:2",
+        "1 2:b",
+        "1 2",
+        "1 -2:3",
+        "1 1:2 1:3",
+        "1 1:2:3",
+        "1 1:1e400",
+        "-1e400 1:1",
+        "1 99999999999999999999:1",
+        "1 134217729:1",
+        "1 -9223372036854775808:1",
+    ],
 )
 def test_a_line_that_is_none_is_named_by_its_place(line, tmp_path):
     path = tmp_path / "file"
@@ -70,6 +84,13 @@ def test_a_line_that_is_none_is_named_by_its_place(line, tmp_path):
     with SVMLightData(path) as df, pytest.raises(FileDamaged, match="at byte 6 of the file") as caught:
         len(df)
     assert caught.value.offset == 6
+
+
+def test_as_many_features_as_the_user_says_may_be_there(tmp_path):
+    path = tmp_path / "file"
+    path.write_text(f"1 {1 << 40}:1\n")
+    with SVMLightData(path, num_features=1 << 40) as df:
+        assert len(df) == 1
 
 
 def test_infinity_is_a_number(tmp_path):
