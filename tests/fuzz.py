@@ -42,7 +42,10 @@ MODULES = (  # whose branches guide the fuzzing
         f"dataflow.formats.{name}"
         for name in ("npz", "npy", "hdf5", "lmdb", "records", "foreign", "tfrecord", "webdataset")
     ),
-    *(f"dataflow.formats.{name}" for name in ("json_lines", "index_files", "tables", "columns", "positional")),
+    *(
+        f"dataflow.formats.{name}"
+        for name in ("json_lines", "svmlight", "index_files", "tables", "columns", "positional")
+    ),
     *(f"dataflow.remote.{name}" for name in ("frames", "keys", "peer_messages")),
     *(
         f"dataflow.{name}"
@@ -360,6 +363,15 @@ def begin_lines(folder: Path) -> Iterable[bytes]:
     yield b'{"text": "a", "label": 1e3}\r\n\n["\\u00e9", null, true, -0.5, {}]\n12345678901234567890'
 
 
+def read_svmlight(data: bytes, folder: Path) -> None:
+    (folder / "f.svm").write_bytes(data)
+    read_all(dataflow.SVMLightData, folder / "f.svm")
+
+
+def begin_svmlight(folder: Path) -> Iterable[bytes]:
+    yield b"1 qid:3 0:0.5 3:2 # a comment\r\n\n-1e3 2:inf\n"
+
+
 # -- network -----------------------------------------------------------------------------------------------------------
 
 
@@ -496,6 +508,7 @@ PARSERS = {
     "tar": Parser(read_tar, begin_tar, DAMAGED, NO_SAMPLES),
     "tar-headers": Parser(read_tar_headers, begin_tar_headers, DAMAGED, NO_SAMPLES),
     "json-lines": Parser(read_lines, begin_lines, DAMAGED, "is compressed with gzip|is not UTF-8"),
+    "svmlight": Parser(read_svmlight, begin_svmlight, DAMAGED),
     "frames": Parser(read_frames, begin_frames, (frames.Unreadable,)),
     "peer-messages": Parser(read_peer_message, begin_peer_messages, ()),
     "keys": Parser(read_keys, begin_keys, (FileNotFoundError,), "is not a (secret )?certificate"),
