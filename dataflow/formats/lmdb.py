@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +30,7 @@ from dataflow.protocol.base import DataFlow, T_co
 from dataflow.protocol.parameters import function
 from dataflow.system.extras import optional
 from dataflow.transforms.mapping import MapData
+from dataflow.transport.unpacking import check_claims
 
 __all__ = ["LMDBData", "LMDBDataDecoder", "LMDBRecords", "LMDBSerializer"]
 
@@ -421,10 +423,11 @@ class _LMDBKeyReader:
 
     def _list_keys(self, listed: Any, num: int) -> Iterator[bytes]:
         """Return all keys, from tensorpack's list where that is safe to read; otherwise from the file, in its order."""
-        try:
-            found = msgpack.unpackb(listed) if listed is not None else None
-        except Exception:  # a pickle
-            found = None
+        found: Any = None
+        if listed is not None:
+            with suppress(Exception):  # a pickle
+                check_claims(listed)
+                found = msgpack.unpackb(listed)
         # Exactly these types: `bytes` of a number would be as many zeros.
         if isinstance(found, list) and len(found) == num and {str, bytes}.issuperset(map(type, found)):
             self._sorted = False
@@ -436,6 +439,7 @@ class _LMDBKeyReader:
     def _checked(self, mark: bytes, num: int) -> int:
         """Return the version that the mark contains."""
         try:
+            check_claims(mark)
             said = msgpack.unpackb(mark)
             version, expected, algorithm = said["version"], said["size"], said.get("checksum")
         except Exception as error:

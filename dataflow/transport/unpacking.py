@@ -26,7 +26,7 @@ from dataflow.errors import PickleRefused
 from dataflow.transport.dtypes import MAX_NAME, dtype_of
 from dataflow.transport.packing import ALIGNMENT, MAX_LEVELS, MAX_SIZELESS, PLAIN, Code
 
-__all__ = ["CodeReader", "ArrayLayout", "Unpacker", "in_place"]
+__all__ = ["CodeReader", "ArrayLayout", "Unpacker", "check_claims", "in_place"]
 
 _ON_THE_STACK: Final = 6  # levels
 _WALKED_FROM: Final = 0 if msgpack.version < (1, 2, 4) else 2  # the level
@@ -154,6 +154,16 @@ class CodeReader:
             self._layouts[data] = layout
             self._layouts_bytes += len(data)
         return layout
+
+
+def check_claims(data: Any) -> None:
+    """Check the lengths that msgpack claims, unless this release of it allocates little for them.
+
+    Raises:
+        ValueError: A claimed length exceeds the data.
+    """
+    if not _WALKED_FROM and len(data) > _UNCHECKED:
+        _check_whole(data)
 
 
 def _check_whole(data: Any) -> None:

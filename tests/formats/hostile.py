@@ -1,7 +1,7 @@
 """Bytes that no writer of ours makes, and a program that reads them where that may crash: in a process of its own.
 
 ``python -m tests.formats.hostile READER`` reads all of them in a thread with a small stack, watches how much memory
-each takes, and prints as JSON what became of it. READER is "records" or "frames".
+each takes, and prints as JSON what became of it. READER is "records", "frames" or "foreign".
 """
 
 import functools
@@ -17,6 +17,7 @@ from pathlib import Path
 import msgpack
 
 from dataflow.formats.checksums import checksum
+from dataflow.formats.foreign import unpack_foreign
 from dataflow.formats.records import RecordDecoder
 from dataflow.remote.frames import FrameReader
 from dataflow.transport.packing import Code
@@ -171,7 +172,11 @@ def read_frames(skeleton, content):
     FrameReader().read([skeleton, content], 1)
 
 
-READERS = {"records": read_record, "frames": read_frames}
+def read_foreign(skeleton, content):
+    unpack_foreign(skeleton, pickled=False)
+
+
+READERS = {"records": read_record, "frames": read_frames, "foreign": read_foreign}
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from dataflow.formats import checksums, tfrecord
 from dataflow.formats.checksums import checksum, crc32c, masked_crc32c
 from dataflow.formats.records import RecordDecoder, RecordEncoder, is_last, is_record, mark_last
 from tests.formats.files import FORMATS, FREE, LMDB, TFRECORD, assert_same, by_name
-from tests.formats.hostile import msgpack_attacks
+from tests.formats.hostile import msgpack_attacks, ownership, verdicts_of
 
 
 class Hostile:
@@ -247,6 +247,14 @@ def test_no_attack_in_the_manner_of_msgpack_numpy_is_unpickled_or_takes_memory()
             tried += 1
     assert tried > 300 and Hostile.harmed == []
     assert (msgpack.packb, msgpack.unpackb) == (pack, unpack)  # it was not patched
+
+
+def test_lengths_that_a_foreign_record_claims_take_no_memory(monkeypatch):
+    assert set(verdicts_of("foreign").values()) <= {"Damaged", "read"}
+    # Older releases of msgpack allocate what nested lists claim.
+    monkeypatch.setattr("dataflow.transport.unpacking._WALKED_FROM", 0)
+    with pytest.raises(FileDamaged, match="a declared length exceeds the data"):
+        RecordDecoder("file").decode(ownership(1 << 18), 3)
 
 
 def test_msgpack_numpys_pickles_are_read_where_that_is_asked_for():
