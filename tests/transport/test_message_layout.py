@@ -265,11 +265,11 @@ COLUMNS = {
 def test_the_arrays_of_a_message_are_restored_column_by_column(name):
     arrays = COLUMNS[name]
     arena = FakeArena()
-    items = [encoded([a, np.arange(3)], arena, gaps=(False, [0, 1], None)) for a in arrays]
+    items = [encoded([np.arange(2), a, np.arange(3)], arena, gaps=(False, [0, 1, 2], None)) for a in arrays]
     frames, nbytes = join(items, arena.write)
     assert nbytes == sum(item[-1] for item in items)
-    _, ((found, others),) = received(frames, arena)
-    assert [other.tolist() for other in others] == [[0, 1, 2]] * len(arrays)
+    _, ((before, found, after),) = received(frames, arena)
+    assert [copy.tolist() for copy in before + after] == [[0, 1]] * len(arrays) + [[0, 1, 2]] * len(arrays)
     for array, copy in zip(arrays, found, strict=True):
         assert (copy.dtype, copy.shape, copy.tolist()) == (array.dtype, array.shape, array.tolist())
         assert (copy.flags.f_contiguous, copy.flags.c_contiguous) == (
@@ -329,6 +329,14 @@ def test_datapoints_of_one_form_are_a_group():
     assert [group[:2] for group in description.groups] == [(None, 2), (gaps, 3), (None, 1), (gaps, 1), (NESTED, 1)]
     assert [len(column) for group in columns for column in group] == [3, 1, 2]
     assert columns[4][0][1].tolist() == list(b"cd") and description.has_nested and description.may_be_kept
+
+
+@pytest.mark.parametrize(("num_shapes", "num_pieces", "others"), [(2, 2, []), (2, 1, [(1, 1)]), (1, 2, [(1, 1)])])
+def test_an_array_that_is_not_in_the_form_is_not_left_out_in_silence(num_shapes, num_pieces, others):
+    body, form, shapes, data, nbytes = encoded([IMAGE])
+    items = [(body, form, shapes * n, data * m, nbytes) for n, m in ((num_shapes, num_pieces), *others)]
+    with pytest.raises(ValueError, match="zip"):
+        join(items, FakeArena().write)
 
 
 def test_descriptions_with_dtypes_that_a_user_could_change_are_not_kept():
