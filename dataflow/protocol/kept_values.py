@@ -336,34 +336,26 @@ def _describe_object(value: Any, kind: type, budget: _Budget) -> Any:
 
 def _generators_in(value: Any) -> list[tuple[list[Any], Any]]:
     """The generators that a value holds in attributes, collections, arguments and closures, and the ways there."""
-    found: list[tuple[list[Any], Any]] = []
-    budget = _Budget()
-    own = [getattr(np.random.random, "__self__", None), getattr(random.random, "__self__", None)]  # of all code
+    from dataflow.system.references import reached  # which few nodes need
 
-    def look_at(value: Any, path: list[Any]) -> None:
-        if _is_generator(value):
-            if all(value is not other for other in own):
-                own.append(value)
-                found.append((path, value))
-            return
-        with suppress(_CannotBeGiven):
-            held = _parts(value)
-            if held:
-                budget.spend_object(value)
-                budget.spend(len(held))
-                for name, part in held:
-                    look_at(part, [*path, name])
+    def parts(path: list[Any], value: Any) -> list[tuple[list[Any], Any]]:
+        return [([*path, name], part) for name, part in _parts(value)]
 
-    look_at(value, [])
-    return found
+    of_all_code = {id(getattr(draw, "__self__", None)) for draw in (np.random.random, random.random)}
+    root: tuple[list[Any], Any] = [], value
+    found: dict[int, tuple[list[Any], Any]] = {}
+    for path, held in reached([root], parts, _MAX_ELEMENTS):
+        if _is_generator(held) and id(held) not in of_all_code:
+            found.setdefault(id(held), (path, held))
+    return list(found.values())
 
 
 def _parts(value: Any) -> list[tuple[Any, Any]]:
     """What belongs to a value, and its name; of a variable in a closure, and of an item, its place."""
     from dataflow.system.references import held_by, made_of  # which few nodes need
 
-    if isinstance(value, ModuleType | type) or hasattr(type(value), "_df_inputs"):  # nodes describe themselves
-        return []
+    if isinstance(value, ModuleType | type) or hasattr(type(value), "_df_inputs") or _is_generator(value):
+        return []  # nodes describe themselves
     if isinstance(value, list | tuple | deque | dict):
         held = value.copy().values() if isinstance(value, dict) else value
         return list(enumerate(held)) if len(value) <= _MAX_ELEMENTS else []
@@ -421,9 +413,11 @@ def _made_object(old: Any, kind: str, items: Sequence[Sequence[Any]]) -> Any:
 
 
 def _with_states(old: Any, states: Sequence[tuple[list[Any], Any]]) -> Any:
-    found = {repr(path): generator for path, generator in _generators_in(old)}
     for path, description in states:
-        make(description, found.get(repr(path)))
+        held = old
+        for name in path:
+            held = dict(_parts(held)).get(name)
+        make(description, held)
     return old
 
 

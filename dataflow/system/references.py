@@ -29,7 +29,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import takewhile
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -61,6 +61,8 @@ MAX_BYTES: Final = 16 << 20  # of data that are compared whole, by a checksum
 MAX_ITEMS: Final = 32  # a longer list is data: its elements are not followed
 MISSING: Final = object()
 _MAX_REACHED: Final = 10_000
+
+W = TypeVar("W")  # where a value is: in words, or as a path
 
 
 # -- what belongs to the user's program --------------------------------------------------------------------------------
@@ -539,13 +541,13 @@ def attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def reached(
-    roots: Iterable[tuple[str, Any]], parts: Callable[[str, Any], Iterable[tuple[str, Any]]]
-) -> Iterator[tuple[str, Any]]:
+    roots: Iterable[tuple[W, Any]], parts: Callable[[W, Any], Iterable[tuple[W, Any]]], limit: int = _MAX_REACHED
+) -> Iterator[tuple[W, Any]]:
     """The first references that lead on from `roots`, the nearest first; `parts` is called once a value."""
     found = [*roots]  # also keeps temporary objects, and so their ids
     seen: set[int] = set()
     for where, value in found:
         yield where, value
-        if type(value) not in _NO_PARTS and id(value) not in seen and len(found) < _MAX_REACHED:
+        if type(value) not in _NO_PARTS and id(value) not in seen and len(found) < limit:
             seen.add(id(value))
             found += parts(where, value)

@@ -372,6 +372,15 @@ def test_a_generator_that_others_hold_is_set_and_not_replaced():
     check_resuming(make)
 
 
+@pytest.mark.parametrize("path", [["args", 0, 0, 0], ["args", 1]])
+def test_a_state_may_name_any_of_the_ways_to_a_generator(path):
+    generator, wanted = random.Random(1), random.Random(2)
+    held = functools.partial(draw, {"one": [generator]}, generator)
+    version, numbers, gauss = wanted.getstate()
+    assert kept_values.make(["holds", [[path, ["Random", version, list(numbers), gauss]]]], held) is held
+    assert generator.getstate() == wanted.getstate()
+
+
 def test_below_a_cache_nothing_is_kept():
     check_resuming(lambda: CacheData(Keeping(np.random.default_rng(1), of_pcg), shuffle=False))
 
