@@ -22,6 +22,7 @@ import importlib
 import inspect
 import reprlib
 import sys
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
@@ -167,6 +168,8 @@ def _contents(where: str, value: Any, *, is_sent: bool) -> Iterator[tuple[str, A
             yield name, number.to_bytes(4)
         else:
             yield from ((f"{where}[{k}]", items[k]) for k in samples(range(len(items))))
+    elif isinstance(value, bytearray | array) and value:
+        yield name, array_checksum(np.frombuffer(value, np.uint8)).to_bytes(4)
     elif type(value) is np.ndarray and not value.dtype.hasobject and (is_sent or not _is_of_other_memory(value)):
         yield name, array_checksum(value).to_bytes(4)
 

@@ -1,5 +1,6 @@
 """A flow that changes after its workers have started: the next pass is one of the new flow."""
 
+import array
 import collections
 import functools
 import gc
@@ -460,6 +461,8 @@ CHANGES = {  # of one element
     "dict": (lambda: {k: nested(k) for k in range(100)}, set_nested),
     "set": (lambda: set(range(100)), exchange_one),
     "deque": (lambda: collections.deque(range(100)), set_number),
+    "bytearray": (lambda: bytearray(100), lambda held: held.__setitem__(57, 1)),
+    "array of the standard library": (lambda: array.array("d", [0.5] * 100), set_number),
     "array": (lambda: np.zeros(1000), set_number),
     "strided array": (lambda: np.full((100, 100), -1)[::2, 3:50].T, lambda held: np.put(held[3], 5, -2)),
     "list of bytes": (lambda: [b"x" * 100_000] * 100, set_number),
