@@ -33,7 +33,8 @@ from tests.support.waits import LIMIT, wait_until
 
 GRACE = LIMIT / 4  # seconds, for what is on its way out
 SHARED_MEMORY = Path("/dev/shm")
-PRELOADED = ["numpy", "pytest", "psutil", "zmq", "msgpack"]  # by the fork server: what most workers of tests import
+# By the fork server: what most workers of tests import.
+PRELOADED = ["psutil", "cloudpickle", "dataflow.system.preload", "tests.support.faults"]
 LONGEST = 60  # characters of a temporary directory: the path of a socket of multiprocessing has 107
 RAISED = pytest.StashKey[bool]()
 
