@@ -72,7 +72,7 @@ class Program:
 
     def run(self, folder, last=0):
         """The processes of this program are one session, which no other process can join."""
-        environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         with subprocess.Popen(
             [sys.executable, str(self.script), self.method, str(last)], text=True, env=environment,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -105,9 +105,8 @@ def ours(names, method):
     return [name for name in names if not (may_be_other and OF_MULTIPROCESSING.fullmatch(name))]
 
 
-QUICK = [("zmq", "fork"), ("strict", "spawn"), ("map", "forkserver")]
+QUICK = [("zmq", "fork"), ("strict", "spawn"), ("map", "forkserver")]  # in the last test of this file
 CASES = [(flow, method) for flow in FLOWS for method in METHODS]
-OTHERS = [pytest.param(*case, marks=pytest.mark.full) for case in CASES if case not in QUICK]
 
 
 class Recorded:
@@ -133,16 +132,23 @@ class Recorded:
         return names
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="the record is that of Linux")
-@pytest.mark.parametrize(("flow", "method"), [*QUICK, *OTHERS])
-def test_no_file_is_made_by_a_start(flow, method, tmp_path, folder):
+def check_no_file_is_made(program, folder):
+    """Run `program` to its end: the number of its lines."""
     recorded = Recorded(folder)
     try:
-        Program(tmp_path, flow, method).run(folder)
-        assert ours(recorded.names(), method) == []
+        num_lines = program.run(folder)
+        assert ours(recorded.names(), program.method) == []
     finally:
         os.close(recorded.fd)
+    return num_lines
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform != "linux", reason="the record is that of Linux")
+@pytest.mark.parametrize(("flow", "method"), CASES)
+def test_no_file_is_made_by_a_start(flow, method, tmp_path, folder):
+    check_no_file_is_made(Program(tmp_path, flow, method), folder)
 
 
 @pytest.mark.slow
@@ -157,9 +163,10 @@ def test_a_main_process_that_is_killed_at_any_line_of_a_start_leaves_nothing(flo
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the record is that of Linux")
 @pytest.mark.parametrize(("flow", "method"), QUICK)
-def test_a_main_process_that_is_killed_in_the_middle_of_a_start_leaves_nothing(flow, method, tmp_path, folder):
+def test_no_file_is_made_by_a_start_and_nothing_is_left_if_it_is_killed_in_the_middle(flow, method, tmp_path, folder):
     program = Program(tmp_path, flow, method)
-    program.run(folder)  # the first of all has more lines: it compiles what it imports
-    assert program.run(folder, last=program.run(folder) // 2) == 0
+    num_lines = check_no_file_is_made(program, folder)
+    assert program.run(folder, last=num_lines // 2) == 0
     assert ours(os.listdir(folder), method) == []
