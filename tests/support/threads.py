@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -45,11 +46,11 @@ def stepped_by_threads(iterator: Iterator[Any], most: int, num_threads: int = TH
                 found.append(next(iterator))
             except StopIteration:
                 return
-            except NotReentrant:
-                pass
             except BaseException as error:
-                if str(error) != "generator already executing":
+                if not isinstance(error, NotReentrant) and str(error) != "generator already executing":
                     errors.append(error)
+                elif not found:  # workers start: do not take the processor from them
+                    time.sleep(1e-3)
 
     threads = [threading.Thread(target=step, daemon=True) for _ in range(num_threads)]
     for thread in threads:
