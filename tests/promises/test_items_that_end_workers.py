@@ -64,7 +64,7 @@ def never_return_from_c():
 
 def deaf():
     signal.pthread_sigmask(signal.SIG_SETMASK, set(signal.valid_signals()))
-    loop()
+    deadlock()
 
 
 def grow_until_killed():
@@ -130,10 +130,10 @@ def found_in(df, place):
 OPTIONS = {"max_failures": len(BAD), "max_restarts": 2, "item_timeout": TIMEOUT, "timeout": LIMIT}
 
 
-def check_planted(name, place, method, num):
+def check_planted(name, place, method, num, bad=BAD):
     """An exact pass without the planted items, each of which is named once."""
-    numbers_left, positions = expected(place)
-    with PLACES[place](Planted(name), num, context=method, **OPTIONS) as df, deadline(LIMIT):
+    numbers_left, positions = expected(place, bad)
+    with PLACES[place](Planted(name, bad), num, context=method, **OPTIONS) as df, deadline(LIMIT):
         for p in range(2):
             assert found_in(df, place) == numbers_left
             listed = [failure for failure in df.failures if failure.in_pass == p]
@@ -158,8 +158,10 @@ QUICK.add(("deaf", "batches", "fork", 1))  # the first datapoint of a worker blo
     ("name", "place", "method", "num"),
     [pytest.param(*case, marks=[] if case in QUICK else [pytest.mark.full]) for case in CASES],
 )
-def test_a_pass_is_exact_without_what_hangs_or_kills(name, place, method, num):
-    check_planted(name, place, method, num)
+def test_a_pass_is_exact_without_what_hangs_or_kills(name, place, method, num, request):
+    is_quick = request.node.get_closest_marker("full") is None
+    bad = BAD[:1] if name == "loop" and is_quick else BAD  # each takes a processor for as long as it may
+    check_planted(name, place, method, num, bad)
 
 
 # -- what is not tolerated ---------------------------------------------------------------------------------------------
