@@ -32,7 +32,7 @@ from dataflow import (
 )
 from tests.support.contract import seeded
 from tests.support.own_nodes import ADDRESSABLE, KEEPING, SHAPES, shuffled
-from tests.support.products import halved
+from tests.support.products import covering
 
 pytestmark = pytest.mark.usefixtures("unseeded")
 
@@ -63,7 +63,7 @@ def test_each_pass_is_new_and_follows_from_the_seed(make, request):
     assert passes(make()) != found
 
 
-@pytest.mark.parametrize(("name", "where"), halved([*SHAPES], ["thread", "process"]))
+@pytest.mark.parametrize(("name", "where"), covering([*SHAPES], ["thread", "process"]))
 def test_a_strict_worker_makes_the_same(name, where):
     def make():
         return SHAPES[name](shuffled)

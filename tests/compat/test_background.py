@@ -22,6 +22,7 @@ from tests.compat.targets import SIZE, Counting, drawn, everything, same, wait_a
 from tests.support.contract import seeded
 from tests.support.fakes import METHODS
 from tests.support.faults import deadline
+from tests.support.products import covering
 from tests.support.stacks import is_inside
 from tests.support.waits import LIMIT, wait_until
 
@@ -77,8 +78,7 @@ def test_shapes_and_dtypes_are_seen_in_a_trial_call():
         assert bg.shapes == [(4,)] and bg.get(timeout=LIMIT)[0].dtype == np.float32
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("copy", [True, False], ids=["copies", "views"])
+@pytest.mark.parametrize(("method", "copy"), covering(METHODS, [True, False]))
 def test_every_dtype_in_every_order_arrives_as_it_is(method, copy):
     expected = everything()
     with BackgroundProc(everything, context=method, copy=copy) as bg:

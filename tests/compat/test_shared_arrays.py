@@ -16,6 +16,7 @@ from dataflow import NotPicklable, ShapeMismatch, SharedMem
 from dataflow.compat.shared_arrays import refusing_handles
 from tests.compat.targets import DTYPES, ORDERS, add_many, arranged, double, same, take_and_die
 from tests.support.fakes import METHODS
+from tests.support.products import covering
 from tests.support.waits import LIMIT, wait_until
 
 
@@ -99,8 +100,7 @@ def run(context, target, *args):
     return code
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("lock", [False, True], ids=["", "lock"])
+@pytest.mark.parametrize(("method", "lock"), covering(METHODS, [False, True]))
 def test_a_process_of_any_start_method_shares_the_memory(method, lock):
     handle = SharedMem.ndarray2shm(np.arange(6, dtype=">f8").reshape(2, 3), lock=lock)
     assert run(multiprocessing.get_context(method), double, handle, (2, 3)) == 0

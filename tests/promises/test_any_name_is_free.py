@@ -19,7 +19,7 @@ from dataflow import (
     ResumableData,
     RNGDataFlow,
 )
-from tests.support.products import halved
+from tests.support.products import covering
 
 NAMES = """
     action address addressable allocate anchors annotations arena args array at attributes augment aug axis
@@ -115,7 +115,7 @@ def check_names(kind, how, names, position):
 WAYS = ("attribute", "class attribute", "method")
 
 
-@pytest.mark.parametrize(("how", "kind", "position"), halved(WAYS, KINDS, [*POSITIONS]))
+@pytest.mark.parametrize(("how", "kind", "position"), covering(WAYS, KINDS, [*POSITIONS]))
 def test_two_hundred_names_are_free_for_a_users_node(how, kind, position):
     assert len(NAMES) >= 200
     check_names(kind, how, [*ALL, *(() if kind == "transform" else INPUT)], position)

@@ -33,7 +33,7 @@ from dataflow.transport.arena import ArenaWriter
 from dataflow.transport.array_codec import ArrayEncoder
 from tests.support.fakes import PROCESS_KINDS
 from tests.support.faults import deadline
-from tests.support.products import halved
+from tests.support.products import covering
 from tests.support.waits import LIMIT
 
 CONTEXT = get_context("fork")
@@ -106,7 +106,7 @@ AGAIN = {
 }
 
 
-@pytest.mark.parametrize(("kind", "size", "name"), halved(PROCESS_KINDS, SIZES, [*AGAIN]))
+@pytest.mark.parametrize(("kind", "size", "name"), covering(PROCESS_KINDS, SIZES, [*AGAIN]))
 def test_an_array_that_is_given_again_arrives_as_it_was_whatever_became_of_the_first(kind, size, name):
     with moved(kind, AGAIN[name](Flow(lambda n: images(n, size), 30))) as df:
         kept = []
@@ -118,7 +118,7 @@ def test_an_array_that_is_given_again_arrives_as_it_was_whatever_became_of_the_f
         assert all((array == k + 1).all() for array, k in kept)
 
 
-@pytest.mark.parametrize(("kind", "size"), halved(PROCESS_KINDS, SIZES))
+@pytest.mark.parametrize(("kind", "size"), covering(PROCESS_KINDS, SIZES))
 def test_buffers_and_lists_that_a_flow_reuses_arrive_as_they_were_at_each_yield(kind, size):
     def reuse(n):
         array, dp, inside = dataflow.empty(size, np.uint8), [None, None, None], {}
@@ -137,7 +137,7 @@ def test_buffers_and_lists_that_a_flow_reuses_arrive_as_they_were_at_each_yield(
             assert inside["array"] is array
 
 
-@pytest.mark.parametrize(("kind", "make"), halved(PROCESS_KINDS, [np.empty, dataflow.empty]))
+@pytest.mark.parametrize(("kind", "make"), covering(PROCESS_KINDS, [np.empty, dataflow.empty]))
 def test_a_worker_may_write_to_what_it_has_sent(kind, make):
     def scribble(n):
         kept = deque(maxlen=5)
@@ -206,12 +206,12 @@ def corrupt(kind, name, n):
         return sum(not is_full_of(array, k) for array, k in df)
 
 
-@pytest.mark.parametrize(("kind", "name"), halved(PROCESS_KINDS, [*KEEPERS]))
+@pytest.mark.parametrize(("kind", "name"), covering(PROCESS_KINDS, [*KEEPERS]))
 def test_what_a_flow_keeps_and_overwrites_arrives_as_it_was(kind, name):
     assert corrupt(kind, name, 3000) == 0
 
 
-@pytest.mark.parametrize(("kind", "name"), halved(PROCESS_KINDS, [*KEEPERS]))
+@pytest.mark.parametrize(("kind", "name"), covering(PROCESS_KINDS, [*KEEPERS]))
 def test_without_the_count_of_references_it_would_not(kind, name, monkeypatch):
     """Shows that the test above can fail."""
     switch_the_check_off(monkeypatch)
@@ -257,7 +257,7 @@ BATCHES = {
 }
 
 
-@pytest.mark.parametrize(("kind", "name"), halved(PROCESS_KINDS, [*BATCHES]))
+@pytest.mark.parametrize(("kind", "name"), covering(PROCESS_KINDS, [*BATCHES]))
 def test_a_batch_is_stacked_where_it_is_sent_from_without_a_copy(kind, name, copies):
     with moved(kind, BatchData(small_rows(BATCHES[name]), 40)) as df:
         for _ in range(2):
@@ -292,7 +292,7 @@ class Keeping:
         return dp
 
 
-@pytest.mark.parametrize(("kind", "name"), halved(PROCESS_KINDS, [*ABOVE_A_BATCH]))
+@pytest.mark.parametrize(("kind", "name"), covering(PROCESS_KINDS, [*ABOVE_A_BATCH]))
 def test_a_batch_that_a_node_above_keeps_is_copied(kind, name, copies):
     with moved(kind, ABOVE_A_BATCH[name](BatchData(small_rows(BATCHES["lists"]), 40))) as df:
         for batch in df:
@@ -331,7 +331,7 @@ def test_in_the_consumer_an_empty_array_is_numpys():
 # -- what consumers do -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "size"), halved(PROCESS_KINDS, SIZES))
+@pytest.mark.parametrize(("kind", "size"), covering(PROCESS_KINDS, SIZES))
 def test_a_consumer_may_write_keep_and_drop_as_it_likes(kind, size):
     rng = np.random.default_rng(0)
     with moved(kind, Flow(lambda n: images(n, size), 600), 2) as df:
@@ -349,7 +349,7 @@ def test_a_consumer_may_write_keep_and_drop_as_it_likes(kind, size):
 
 @pytest.mark.parametrize(
     ("kind", "inner", "between"),
-    halved(PROCESS_KINDS, PROCESS_KINDS, ["nothing", "a map that writes", "a batch", "a map that keeps"]),
+    covering(PROCESS_KINDS, PROCESS_KINDS, ["nothing", "a map that writes", "a batch", "a map that keeps"]),
 )
 def test_a_worker_may_forward_what_it_received_from_workers_of_its_own(kind, inner, between):
     keeping = Keeping(lambda dp: dp[0])
@@ -408,7 +408,7 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "size", "name"), halved(PROCESS_KINDS, SIZES, [*ENDINGS]))
+@pytest.mark.parametrize(("kind", "size", "name"), covering(PROCESS_KINDS, SIZES, [*ENDINGS]))
 def test_arrays_outlive_the_runner_however_it_ends(kind, size, name):
     df = moved(kind, Flow(lambda n: images(n, size), 50))
     kept = list(df)
@@ -465,7 +465,7 @@ sys.modules["holder"] = kept[6]
 LAST_LINES = ("", "del df", "del kept", "df.close(); del iterator")
 
 
-@pytest.mark.parametrize(("kind", "size", "ending"), halved(PROCESS_KINDS, SIZES, LAST_LINES))
+@pytest.mark.parametrize(("kind", "size", "ending"), covering(PROCESS_KINDS, SIZES, LAST_LINES))
 def test_the_interpreter_ends_without_a_word_while_arrays_are_held(kind, size, ending, tmp_path):
     runner, arguments = ("MultiProcessRunnerZMQ", "1") if kind == "zmq" else ("MultiProcessRunner", "5, 1")
     script = tmp_path / "script.py"
@@ -484,7 +484,7 @@ def test_the_interpreter_ends_without_a_word_while_arrays_are_held(kind, size, e
 # -- fork --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "leave"), halved(PROCESS_KINDS, ["_exit", "sys.exit"]))
+@pytest.mark.parametrize(("kind", "leave"), covering(PROCESS_KINDS, ["_exit", "sys.exit"]))
 def test_a_forked_child_that_drops_its_copies_leaves_the_parents_alone(kind, leave):
     with moved(kind, Flow(images, 400), max_bytes=1 << 20) as df:
         iterator = iter(df)
@@ -540,7 +540,7 @@ def test_a_flow_that_forks_in_its_worker_shares_no_block_with_its_child(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "when"), halved(PROCESS_KINDS, ["before the block", "in the middle of the block", "after the block"])
+    ("kind", "when"), covering(PROCESS_KINDS, ["before the block", "in the middle of the block", "after the block"])
 )
 def test_a_worker_that_is_killed_while_it_writes_a_block_tears_nothing(kind, when, monkeypatch):
     view, written = ArenaWriter.view, [0]

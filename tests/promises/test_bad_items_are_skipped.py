@@ -33,7 +33,7 @@ from dataflow.errors import WorkerTraceback
 from dataflow.runners.maps import MultiProcessMapDataZMQ, MultiThreadMapData
 from tests.support.fakes import every_runner, runner
 from tests.support.faults import deadline
-from tests.support.products import halved
+from tests.support.products import covering
 from tests.support.waits import LIMIT
 
 N = 20
@@ -351,7 +351,7 @@ def test_an_item_that_fails_again_is_written_down_once(flag, caplog):
     assert any("of 1 of MultiProcessMapAndBatchDataZMQ" in message for message in caplog.messages)  # what the user made
 
 
-@pytest.mark.parametrize(("case", "num"), halved(PLAIN, [0, 1, 2]))
+@pytest.mark.parametrize(("case", "num"), covering(PLAIN, [0, 1, 2]))
 def test_the_budget_of_a_strict_runner_is_that_of_the_pass(case, num):
     with runner(case, third_and_eighth_fail, num, strict=True, max_failures=2) as df:
         for _ in range(3):

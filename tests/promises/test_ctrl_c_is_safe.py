@@ -46,7 +46,7 @@ from tests.support.interrupts import (
     run,
     spread,
 )
-from tests.support.products import halved
+from tests.support.products import covering
 from tests.support.waits import LIMIT
 
 ROOT = os.path.dirname(os.path.dirname(dataflow.__file__))
@@ -294,7 +294,7 @@ def num_calls(scenario):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scenario", "error"), halved(SCENARIOS, [*ERRORS]), ids=str)
+@pytest.mark.parametrize(("scenario", "error"), covering(SCENARIOS, [*ERRORS]), ids=str)
 def test_a_call_that_the_system_refuses_leaves_nothing(scenario, error):
     chosen = spread(range(1, num_calls(scenario) + 1), QUICK_CALLS)
     assert failures_of(lambda number: check_refusal(scenario, number, ERRORS[error]()), chosen) == []

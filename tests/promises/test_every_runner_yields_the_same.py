@@ -30,7 +30,7 @@ from tests.support.contract import check_node, one_pass
 from tests.support.fakes import METHODS, Forever, Numbers
 from tests.support.faults import deadline, processes_of
 from tests.support.flows import chain, listed
-from tests.support.products import halved
+from tests.support.products import covering
 from tests.support.waits import LIMIT
 
 pytestmark = pytest.mark.usefixtures("unseeded")
@@ -56,7 +56,7 @@ def kind(request):
 # -- by index ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "num"), halved(KINDS, [0, 1, 2, 4]))
+@pytest.mark.parametrize(("kind", "num"), covering(KINDS, [0, 1, 2, 4]))
 def test_passes_are_those_of_the_flow_itself(kind, num):
     dataflow.seed(2)
     alone = chain()
@@ -69,7 +69,7 @@ def test_passes_are_those_of_the_flow_itself(kind, num):
         assert [*found, expected[2], list(df)] == expected
 
 
-@pytest.mark.parametrize(("kind", "prefetch"), [*halved(KINDS, [1, 2, 50]), ("zmq", None)])  # only hwm may be None
+@pytest.mark.parametrize(("kind", "prefetch"), [*covering(KINDS, [1, 2, 50]), ("zmq", None)])  # only hwm may be None
 def test_whatever_the_bound(kind, prefetch):
     with strict(kind, listed(300), 2, prefetch=prefetch) as df:
         assert list(df) == list(df) == [[k] for k in range(300)]
@@ -98,7 +98,7 @@ def test_an_endless_flow_stays_endless_and_in_order(kind):
         assert list(itertools.islice(df, 10)) == [[k % 3] for k in range(10)]
 
 
-@pytest.mark.parametrize(("kind", "num"), halved(KINDS, [0, 1, 2]))
+@pytest.mark.parametrize(("kind", "num"), covering(KINDS, [0, 1, 2]))
 def test_a_loop_over_an_endless_flow_goes_on_where_the_last_one_stopped(kind, num):
     flows = [RepeatedData(listed(30), -1)] + [RepeatedData(Numbers(30), -1)] * (num < 2)
     for flow in flows:
@@ -174,7 +174,7 @@ def test_several_workers_need_a_flow_that_can_be_addressed(kind):
 # -- whole passes ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "n"), halved(KINDS, [0, 1, 200]))
+@pytest.mark.parametrize(("kind", "n"), covering(KINDS, [0, 1, 200]))
 def test_one_worker_makes_the_passes_of_any_flow(kind, n):
     with strict(kind, Numbers(n), 1) as df:
         for few in (0, 1, 7, n):
@@ -254,7 +254,7 @@ def test_a_death_is_reported_without_restarts(kind):
     assert found == [[k] for k in range(len(found))] and len(found) <= 50
 
 
-@pytest.mark.parametrize(("kind", "num"), halved(KINDS, [1, 2]))
+@pytest.mark.parametrize(("kind", "num"), covering(KINDS, [1, 2]))
 def test_an_exception_comes_in_its_place(kind, num):
     def func(dp):
         if dp[0] == 50:

@@ -27,6 +27,7 @@ from tests.support.faults import (
     reported,
     struck,
 )
+from tests.support.products import covering
 from tests.support.waits import LIMIT, wait_until
 
 pytestmark = pytest.mark.usefixtures("released")
@@ -72,14 +73,20 @@ class Case:
 
 
 def cases() -> list[Any]:
-    """The product. Quick is every fault in two places under fork, and in one under another start method."""
+    """The product. Quick is every fault in two places under fork, and in one under another start method.
+
+    An interpreter takes ten times as long to start as a worker of a fork server, and a worker that starts workers under
+    forkserver starts a server: every fifth fault is quick under spawn, and every fifth in a runner under forkserver.
+    """
     found = []
-    turns = itertools.cycle(itertools.product((1, 2), PLACES))
-    processes = [fault for fault in FAULTS if fault.in_processes]
+    places, processes = [*PLACES], [fault for fault in FAULTS if fault.in_processes]
     quick = set()
     for k, fault in enumerate(processes):
-        quick.add((fault, METHODS[1 + (k + k // 4) % 2], *reversed(next(turns))))
-        for around, place in enumerate([*PLACES][k % 2 :: 2]):  # one alone and one in another
+        if k % 5 == 0:
+            quick.add((fault, "spawn", places[k // 5 % 4], 1))
+        else:
+            quick.add((fault, "forkserver", places[2 * (k % 5 == 1) + k % 2], 2 - (k % 5 == 2)))
+        for around, place in enumerate(places[k % 2 :: 2]):  # one alone and one in another
             quick.add((fault, "fork", place, 1 + (k // 2 + around) % 2))
     for fault, method, place, num in itertools.product(processes, METHODS, PLACES, (1, 2)):
         marks: list[pytest.MarkDecorator] = []
@@ -140,8 +147,8 @@ def test_a_disaster_ends_in_the_right_error(case):
         runner.close()
 
 
-@pytest.mark.parametrize("method", [pytest.param(m, marks=[pytest.mark.slow]) for m in METHODS[1:]])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "method"), covering([*PLACES], METHODS[1:]))
 def test_a_flow_that_cannot_be_sent_is_refused_by_node_and_attribute(place, method):
     runner = placed(place, Holder(), 2, method)
     with pytest.raises(NotPicklable, match=r"Holder\.handle .*reset_state"), deadline(LIMIT):
@@ -167,8 +174,7 @@ def test_threads_pass_on_what_could_not_be_sent_to_a_process():
 BEFORE = ("exception", "exit-3", "one-way-datapoint")
 
 
-@pytest.mark.parametrize("name", BEFORE)
-@pytest.mark.parametrize("place", ["zmq", "process"])
+@pytest.mark.parametrize(("name", "place"), covering(BEFORE, ["zmq", "process"]))
 def test_what_was_sent_before_a_failure_arrives_however_slow_the_consumer_is(place, name):
     fault = BY_NAME[name]
     runner = MultiProcessRunnerZMQ(Faulty(name), 1, 100) if place == "zmq" else MultiProcessRunner(Faulty(name), 100, 1)
@@ -182,8 +188,7 @@ def test_what_was_sent_before_a_failure_arrives_however_slow_the_consumer_is(pla
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["exception", "exit-3", "SIGKILL"])
-@pytest.mark.parametrize("place", ["zmq", "process"])
+@pytest.mark.parametrize(("name", "place"), covering(["exception", "exit-3", "SIGKILL"], ["zmq", "process"]))
 def test_a_hundred_megabytes_that_are_still_queued_arrive_before_the_failure(place, name):
     fault = BY_NAME[name]
     flow = Faulty(name, good=200, size=1 << 16)

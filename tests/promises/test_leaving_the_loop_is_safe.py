@@ -25,7 +25,7 @@ from dataflow import (
     RepeatedData,
     seed,
 )
-from tests.support.products import halved
+from tests.support.products import covering
 
 pytestmark = pytest.mark.usefixtures("unseeded")
 
@@ -79,7 +79,7 @@ def taken(df, num):
     return [dp for _, dp in zip(range(num), df, strict=False)]
 
 
-@pytest.mark.parametrize(("flow", "ahead"), halved([*CONTINUING], [*AHEAD]))
+@pytest.mark.parametrize(("flow", "ahead"), covering([*CONTINUING], [*AHEAD]))
 def test_a_pass_after_one_that_was_left_early_is_refused_if_it_continues(flow, ahead):
     seed(1)
     make, error = CONTINUING[flow]
@@ -97,7 +97,7 @@ def test_after_close_it_begins_anew():
         assert list(df) == [[k] for k in range(LENGTH)]
 
 
-@pytest.mark.parametrize(("flow", "ahead"), halved([*CONTINUING], [*AHEAD]))
+@pytest.mark.parametrize(("flow", "ahead"), covering([*CONTINUING], [*AHEAD]))
 def test_whole_passes_continue(flow, ahead):
     seed(1)
     make, _ = CONTINUING[flow]
@@ -114,7 +114,7 @@ def test_a_pass_of_known_length_is_whole_when_all_is_taken(kind):
         assert taken(df, LENGTH) == [[k] for k in range(LENGTH, 2 * LENGTH)]
 
 
-@pytest.mark.parametrize(("flow", "ahead"), halved([*INDEPENDENT], [*AHEAD]))
+@pytest.mark.parametrize(("flow", "ahead"), covering([*INDEPENDENT], [*AHEAD]))
 def test_independent_passes_are_exact_after_one_that_was_left_early(flow, ahead):
     seed(1)
     alone = INDEPENDENT[flow]()

@@ -19,6 +19,7 @@ from dataflow.transport.flow_control import Credit, Window
 from tests.support.fakes import PROCESS_KINDS, FakeSender
 from tests.support.faults import workers_of
 from tests.support.machines import set_groups
+from tests.support.products import covering
 from tests.support.waits import LIMIT, wait_until
 
 MIB = 1 << 20
@@ -225,9 +226,10 @@ def is_whole(dp):
     return bool((dp[0] == dp[1] % 251).all())
 
 
-@pytest.mark.parametrize("kind", PROCESS_KINDS)
-@pytest.mark.parametrize("num", [1, 3])
-@pytest.mark.parametrize("sizes", [(20_000,), (150_000,), (900_000,), (1_500_000,), (20_000, 800_000, 1, 40_000)])
+SIZES = [(20_000,), (150_000,), (900_000,), (1_500_000,), (20_000, 800_000, 1, 40_000)]
+
+
+@pytest.mark.parametrize(("kind", "num", "sizes"), covering(PROCESS_KINDS, [1, 3], SIZES))
 def test_a_list_of_three_times_max_bytes_completes_and_is_right(kind, num, sizes):
     count = 3 * MIB * len(sizes) // sum(sizes) + 10
     with limited(kind, Images(count, *sizes), num, max_bytes=MIB) as df:

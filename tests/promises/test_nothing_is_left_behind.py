@@ -27,6 +27,7 @@ from dataflow import (
 from dataflow.runners.engine import Engine
 from dataflow.transport.messages import DATA_KINDS
 from tests.support.fakes import KINDS, Forever, Numbers, Trap, runner
+from tests.support.products import covering
 from tests.support.waits import LIMIT, wait_until
 
 
@@ -137,8 +138,9 @@ INTERRUPTED = {
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each mapping has a descriptor")
-@pytest.mark.parametrize("when", ["as a message is received", "between two datapoints"])
-@pytest.mark.parametrize("name", INTERRUPTED)
+@pytest.mark.parametrize(
+    ("name", "when"), covering([*INTERRUPTED], ["as a message is received", "between two datapoints"])
+)
 def test_closing_after_an_interrupt_leaves_nothing_to_the_garbage_collector(name, when, monkeypatch):
     receive, received = Engine._receive, []
 

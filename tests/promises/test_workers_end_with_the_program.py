@@ -34,7 +34,7 @@ from dataflow.runners.engine import Engine
 from dataflow.system.worker_process import ProcessWorker
 from tests.support.busy import Busy
 from tests.support.faults import deadline
-from tests.support.products import halved
+from tests.support.products import covering
 from tests.support.stacks import is_inside
 from tests.support.waits import LIMIT, wait_until
 
@@ -328,7 +328,7 @@ def test_a_program_ends_by_itself_where_children_are_collected_by_the_system():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("nest", "what"), halved(["zmq", "process", "two levels"], ["sleep", "wait for credit"]))
+@pytest.mark.parametrize(("nest", "what"), covering(["zmq", "process", "two levels"], ["sleep", "wait for credit"]))
 def test_an_interrupt_reaches_the_consumer_only(nest, what):
     with Program(
         f"""

@@ -33,7 +33,7 @@ from dataflow import (
 )
 from dataflow.protocol.changes import Snapshot
 from dataflow.protocol.state import state_of
-from tests.support.products import halved
+from tests.support.products import covering
 
 RUNNERS = {
     "process": lambda ds: ParallelData(ds, 2),
@@ -203,7 +203,7 @@ AROUND = {
 }
 
 
-@pytest.mark.parametrize(("reader", "around"), halved([*READERS], [*AROUND]))
+@pytest.mark.parametrize(("reader", "around"), covering([*READERS], [*AROUND]))
 def test_a_global_variable_that_any_code_of_the_user_reads(reader, around, monkeypatch):
     ds = READERS[reader]()
     if around == "map" and isinstance(ds, ReadsGlobal):
@@ -216,7 +216,7 @@ def test_a_global_variable_that_any_code_of_the_user_reads(reader, around, monke
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("reader", "around", "method"), halved(["object", "node"], ["runner", "map"], ["spawn", "forkserver"])
+    ("reader", "around", "method"), covering(["object", "node"], ["runner", "map"], ["spawn", "forkserver"])
 )
 def test_a_global_variable_of_methods_that_the_workers_do_not_get_is_named(reader, around, method, monkeypatch):
     ds = READERS[reader]()

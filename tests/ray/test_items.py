@@ -13,7 +13,7 @@ from dataflow.errors import WorkerTraceback
 from dataflow.protocol.state import state_of
 from tests.promises.test_items_that_end_workers import BAD, HANGS, STRIKES, N, Planted, expected, found_in, numbers
 from tests.support.faults import deadline
-from tests.support.products import halved
+from tests.support.products import covering
 from tests.support.waits import LIMIT, wait_until
 
 PLACES = {
@@ -77,7 +77,7 @@ class Stroke:
         return [dp[0] ** 2]
 
 
-@pytest.mark.parametrize(("strike", "num", "place"), halved([hang, die], [1, 2], [*PLACES]))
+@pytest.mark.parametrize(("strike", "num", "place"), covering([hang, die], [1, 2], [*PLACES]))
 def test_a_pass_is_exact_without_what_hangs_in_an_actor_or_ends_it(stage, strike, num, place):
     numbers_left, positions = expected(place)
     options = OPTIONS if strike is hang else OPTIONS | {"item_timeout": None}

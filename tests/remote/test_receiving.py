@@ -35,6 +35,7 @@ from dataflow.remote.receiving import ReceivingSocket
 from tests.support.faults import deadline
 from tests.support.forks import in_child
 from tests.support.pauses import Gate, patiently, taken_patiently
+from tests.support.products import covering
 from tests.support.senders import LOOPBACK, ROOT, Sending, numbers, sending_process
 from tests.support.stacks import is_inside
 from tests.support.waits import LIMIT, wait_until
@@ -439,8 +440,7 @@ def test_no_datapoint_in_time_says_who_is_there_and_the_flow_stays_usable():
         sending.wait_result()
 
 
-@pytest.mark.parametrize("num_senders", [1, 2, None])
-@pytest.mark.parametrize("at", [0, 7])
+@pytest.mark.parametrize(("num_senders", "at"), covering([1, 2, None], [0, 7]))
 def test_an_iterator_waits_again_and_nothing_is_lost(num_senders, at, tmp_path):
     gate, num = Gate(tmp_path / "open", at), 20
     with receiver(num_senders, timeout=0.1) as df:

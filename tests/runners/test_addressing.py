@@ -36,7 +36,7 @@ from tests.support.contract import one_pass, plain, seeded
 from tests.support.fakes import METHODS
 from tests.support.faults import deadline, processes_of
 from tests.support.flows import jittered, listed
-from tests.support.products import halved
+from tests.support.products import covering
 from tests.support.waits import LIMIT
 
 pytestmark = pytest.mark.usefixtures("unseeded")
@@ -106,7 +106,7 @@ def makers(df, num):
     return found
 
 
-@pytest.mark.parametrize(("runner", "above"), halved(RUNNERS, [*ABOVE]))
+@pytest.mark.parametrize(("runner", "above"), covering(RUNNERS, [*ABOVE]))
 def test_the_workers_do_it_for_any_node_above(runner, above):
     with ABOVE[above](strict(runner, MapData(listed(60), made_in), 2)) as df:
         found = makers(df, 2)
@@ -115,7 +115,7 @@ def test_the_workers_do_it_for_any_node_above(runner, above):
 
 
 @pytest.mark.parametrize(
-    ("node", "above"), halved([MultiProcessMapData, MultiThreadMapData], ["resume", "batch", "run"])
+    ("node", "above"), covering([MultiProcessMapData, MultiThreadMapData], ["resume", "batch", "run"])
 )
 def test_so_do_those_of_a_map(node, above):
     with ABOVE[above](node(listed(60), 2, made_in, strict=True, timeout=LIMIT)) as df:

@@ -28,7 +28,7 @@ from dataflow import (
 )
 from dataflow.protocol.state import state_of
 from tests.support.faults import deadline
-from tests.support.products import halved
+from tests.support.products import covering
 from tests.support.waits import LIMIT, wait_until
 
 N = 20
@@ -130,7 +130,7 @@ def stopped_fork_server():
         server.resume()
 
 
-@pytest.mark.parametrize(("name", "context"), halved(["pipe", "zmq", "map"], ["fork", "forkserver", "spawn"]))
+@pytest.mark.parametrize(("name", "context"), covering(["pipe", "zmq", "map"], ["fork", "forkserver", "spawn"]))
 def test_a_death_that_the_fork_server_has_not_reported_fails_the_pass(name, context):
     with KINDS[name](2, context=context) as df, deadline(LIMIT):
         assert len(list(df)) == N
@@ -203,8 +203,7 @@ RUNNERS = {
 }
 
 
-@pytest.mark.parametrize("code", [3, 0])
-@pytest.mark.parametrize("kind", RUNNERS)
+@pytest.mark.parametrize(("kind", "code"), covering([*RUNNERS], [3, 0]))
 def test_a_worker_that_exits_while_it_runs_ahead_fails_the_pass_that_ends_then(kind, code):
     with RUNNERS[kind](ExitsLater(lambda: sys.exit(code))) as df, deadline(LIMIT):
         iterator = iter(df)
@@ -229,7 +228,7 @@ def test_an_exception_that_belongs_to_the_next_pass_is_raised_there(kind):
     assert found == [[k] for k in range(N)]
 
 
-@pytest.mark.parametrize(("kind", "later"), halved(["pipe", "zmq"], ["iterated", "closed", "iterated twice"]))
+@pytest.mark.parametrize(("kind", "later"), covering(["pipe", "zmq"], ["iterated", "closed", "iterated twice"]))
 def test_an_iteration_is_told_why_it_ends_before_its_last_datapoint(kind, later):
     """Also if the chunk in hand has the rest of the pass: it is taken away."""
     for num in range(N - 9, N + 1):

@@ -26,7 +26,7 @@ from dataflow import (
 from tests.support.fakes import METHODS
 from tests.support.faults import deadline
 from tests.support.forks import in_child
-from tests.support.products import halved
+from tests.support.products import covering
 from tests.support.waits import LIMIT
 
 NUM = 120
@@ -297,7 +297,7 @@ def double(dp):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("outer", "inner"), halved(METHODS, METHODS))
+@pytest.mark.parametrize(("outer", "inner"), covering(METHODS, METHODS))
 def test_a_forked_child_starts_runners_of_its_own_whatever_its_parent_has(outer, inner):
     with MultiProcessRunnerZMQ(DataFromList([[1]]), 1, context=outer, timeout=LIMIT) as df:
         assert next(iter(df)) == [1]

@@ -34,7 +34,7 @@ from dataflow import (
 from tests.support.contract import check_node, listed
 from tests.support.fakes import Numbers, each_method
 from tests.support.faults import deadline
-from tests.support.products import halved
+from tests.support.products import covering
 from tests.support.waits import LIMIT, wait_until
 
 pytestmark = pytest.mark.usefixtures("unseeded")
@@ -82,7 +82,7 @@ class Lengthless(DataFlow):
 # -- strict ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "n"), halved([*MAPS], [0, 1, 7, 1000]))
+@pytest.mark.parametrize(("kind", "n"), covering([*MAPS], [0, 1, 7, 1000]))
 def test_a_strict_pass_is_that_of_map_data_with_or_without_a_length(kind, n):
     for source in (Lengthless(n), Numbers(n)):
         with parallel_map(kind, source, 2, double, strict=True) as df:
@@ -164,7 +164,7 @@ def test_work_is_taken_and_not_dealt(kind):
     assert found.count(found[0]) <= 10  # the worker that had the slow one
 
 
-@pytest.mark.parametrize(("kind", "buffer_size", "strict"), halved([*MAPS], [1, 2, 7], [True, False]))
+@pytest.mark.parametrize(("kind", "buffer_size", "strict"), covering([*MAPS], [1, 2, 7], [True, False]))
 def test_no_more_is_read_ahead_than_the_buffer_holds(kind, buffer_size, strict):
     source = Lengthless(100)
     with parallel_map(kind, source, 2, double, buffer_size=buffer_size, strict=strict) as df:
@@ -231,7 +231,7 @@ def test_a_strict_map_keeps_the_contract_of_all_nodes(kind, num):
 # -- default -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "num"), halved([*MAPS], [0, 1, 2]))
+@pytest.mark.parametrize(("kind", "num"), covering([*MAPS], [0, 1, 2]))
 def test_by_default_one_iterator_serves_every_epoch(kind, num):
     """A ported training loop holds one iterator over all of them."""
     with parallel_map(kind, Numbers(10), num, double, buffer_size=4) as df:
@@ -588,7 +588,7 @@ def jittered(dp, rng):
 
 
 @pytest.mark.parametrize(
-    ("kind", "kind_of_input", "num"), halved([*MAPS], ["list", "shuffled", "dropping", "lengthless"], [0, 1, 3])
+    ("kind", "kind_of_input", "num"), covering([*MAPS], ["list", "shuffled", "dropping", "lengthless"], [0, 1, 3])
 )
 def test_the_generator_belongs_to_the_datapoint_and_not_to_the_worker(kind, kind_of_input, num):
     def source():

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from tests.support.fakes import KINDS, Forever, runner
-from tests.support.products import halved
+from tests.support.products import covering
 from tests.support.waits import LIMIT, wait_until
 
 FORK = [("process", "fork"), ("zmq", "fork"), ("thread", None)]
@@ -29,7 +29,7 @@ def settled(made, least=1):
     return last[-1]
 
 
-@pytest.mark.parametrize(("prefetch", "case"), halved([0, 1, 2, 5, 50], FORK))
+@pytest.mark.parametrize(("prefetch", "case"), covering([0, 1, 2, 5, 50], FORK))
 def test_a_worker_makes_no_more_than_twice_the_bound_and_two_ahead(case, prefetch):
     made = multiprocessing.RawArray("q", 2)
     with runner(case, lambda: Forever(made), 2, prefetch=prefetch) as df:
@@ -44,7 +44,7 @@ def test_a_worker_makes_no_more_than_twice_the_bound_and_two_ahead(case, prefetc
             assert ahead <= 2 * (2 * prefetch + 2)
 
 
-@pytest.mark.parametrize(("prefetch", "case"), halved([0, 1, 2, 5, 50], FORK))
+@pytest.mark.parametrize(("prefetch", "case"), covering([0, 1, 2, 5, 50], FORK))
 def test_the_bound_holds_in_the_middle_of_the_data_too(case, prefetch):
     made = multiprocessing.RawArray("q", 1)
     with runner(case, lambda: Forever(made), prefetch=prefetch) as df:

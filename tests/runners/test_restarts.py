@@ -29,7 +29,7 @@ from dataflow.protocol.state import state_of
 from dataflow.runners.jobs import WholePasses
 from tests.support.fakes import PROCESS_KINDS, Forever, Numbers, each_method, runner
 from tests.support.faults import deadline, processes_of
-from tests.support.products import halved
+from tests.support.products import covering
 from tests.support.waits import LIMIT, wait_until
 
 
@@ -117,7 +117,7 @@ def restarted(caplog):
     return [record for record in caplog.records if "restart 1" in record.message]
 
 
-@pytest.mark.parametrize(("name", "strict"), halved([*STRIKES], [True, False]))
+@pytest.mark.parametrize(("name", "strict"), covering([*STRIKES], [True, False]))
 def test_the_datapoint_that_it_died_of_is_done_again(name, strict, caplog):
     func = Once(30, STRIKES[name])
     with (
@@ -211,7 +211,7 @@ def with_restarts(kind, num, more):
     return runner(kind, Forever, num, max_restarts=more)
 
 
-@pytest.mark.parametrize(("kind", "num"), halved(PROCESS_KINDS, [1, 2]))
+@pytest.mark.parametrize(("kind", "num"), covering(PROCESS_KINDS, [1, 2]))
 def test_a_runner_goes_on_with_a_fresh_worker(kind, num):
     with with_restarts(kind, num, 3) as df, deadline(LIMIT):
         iterator = iter(df)

@@ -43,7 +43,7 @@ from tests.support.fakes import (
     every_runner,
     runner,
 )
-from tests.support.products import halved
+from tests.support.products import covering
 from tests.support.stacks import is_inside
 from tests.support.waits import LIMIT, wait_until
 
@@ -315,7 +315,7 @@ class NothingThoughItSaysSo(Nothing):
         return 3
 
 
-@pytest.mark.parametrize(("case", "num", "flow"), halved(FORK, [1, 2], [Nothing, NothingThoughItSaysSo]))
+@pytest.mark.parametrize(("case", "num", "flow"), covering(FORK, [1, 2], [Nothing, NothingThoughItSaysSo]))
 def test_an_empty_flow_ends_with_a_warning(case, num, flow, caplog):
     with caplog.at_level(logging.WARNING, "dataflow"), runner(case, flow, num) as df:
         assert list(df) == []
@@ -489,7 +489,7 @@ def workers_here():
 
 
 @pytest.mark.parametrize(
-    ("case", "clone"), halved(FORK, [copy.copy, copy.deepcopy, lambda df: pickle.loads(pickle.dumps(df))])
+    ("case", "clone"), covering(FORK, [copy.copy, copy.deepcopy, lambda df: pickle.loads(pickle.dumps(df))])
 )
 def test_a_copy_of_a_started_runner_is_not_started(case, clone):
     with runner(case, lambda: Numbers(5)) as df:
@@ -541,7 +541,7 @@ class Reuses(DataFlow):
         return 60
 
 
-@pytest.mark.parametrize(("size", "prefetch", "kind"), halved([1, 10_000], [0, 1, 2, 5, 50, None], PROCESS_KINDS))
+@pytest.mark.parametrize(("size", "prefetch", "kind"), covering([1, 10_000], [0, 1, 2, 5, 50, None], PROCESS_KINDS))
 def test_what_the_flow_changes_after_the_yield_arrives_as_it_was(kind, prefetch, size):
     with runner((kind, "fork"), lambda: Reuses(size), prefetch=prefetch) as df:
         datapoints = [*df, *df]

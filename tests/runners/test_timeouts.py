@@ -22,6 +22,7 @@ from dataflow.runners.engine import WaitTimer
 from dataflow.runners.schedules import TaskSchedule
 from tests.support.fakes import Numbers, runner
 from tests.support.faults import deadline
+from tests.support.products import covering
 from tests.support.waits import LIMIT
 
 
@@ -83,9 +84,10 @@ def endless():
     return RepeatedData(numbers(50), -1)
 
 
-@pytest.mark.parametrize("func", [dropped, failing])
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize("node", [MultiThreadMapData, MultiProcessMapData])
+@pytest.mark.parametrize(
+    ("node", "strict", "func"),
+    covering([MultiThreadMapData, MultiProcessMapData], [True, False], [dropped, failing]),
+)
 def test_results_that_are_dropped_are_nothing_to_wait_for(node, strict, func):
     with (
         node(endless(), 2, func, strict=strict, timeout=0.3, max_failures=10**9) as df,
@@ -95,8 +97,7 @@ def test_results_that_are_dropped_are_nothing_to_wait_for(node, strict, func):
         next(iter(df))
 
 
-@pytest.mark.parametrize("func", [dropped, failing])
-@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(("func", "strict"), covering([dropped, failing], [True, False]))
 def test_nor_are_they_from_a_runner(strict, func):
     with (
         MultiProcessRunnerZMQ(MapData(endless(), func), 2, strict=strict, timeout=0.3, max_failures=10**9) as df,
@@ -143,8 +144,9 @@ def runner_around(ds, num, func, buffer_size, **more):
     return MultiProcessRunnerZMQ(MapData(ds, func), num, buffer_size, **more)
 
 
-@pytest.mark.parametrize("ordered", [True, False])
-@pytest.mark.parametrize("node", [MultiThreadMapData, MultiProcessMapData, runner_around])
+@pytest.mark.parametrize(
+    ("node", "ordered"), covering([MultiThreadMapData, MultiProcessMapData, runner_around], [True, False])
+)
 def test_what_has_come_of_a_task_is_handed_out_before_its_timeout(node, ordered, monkeypatch):
     monkeypatch.setattr(
         TaskSchedule, "short_task", float("inf")

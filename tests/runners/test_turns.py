@@ -11,7 +11,7 @@ from dataflow import DataFlow, DataFromList, MultiProcessRunner, MultiProcessRun
 from dataflow.protocol.state import state_of
 from dataflow.runners import backends, options
 from tests.support.fakes import METHODS
-from tests.support.products import halved
+from tests.support.products import covering
 from tests.support.waits import LIMIT
 
 CLASSES = {
@@ -61,7 +61,7 @@ def take_until(datapoints, condition, limit=LIMIT):
         assert time.monotonic() < end, "it never came"
 
 
-@pytest.mark.parametrize(("name", "start"), halved([*CLASSES], METHODS))
+@pytest.mark.parametrize(("name", "start"), covering([*CLASSES], METHODS))
 def test_all_workers_take_part(name, start):
     missing = set(range(4))
     with CLASSES[name](Computing(), 4, context=start) as df:

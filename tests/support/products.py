@@ -1,4 +1,4 @@
-"""Products of cases, of which half are quick."""
+"""Products of cases, of which a selection that covers them is quick."""
 
 import itertools
 from collections.abc import Sequence
@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 
 
-def halved(*choices: Sequence[Any]) -> list[Any]:
-    """The product of `choices` as parameters of a test, every second one marked `full`.
+def covering(*choices: Sequence[Any]) -> list[Any]:
+    """The product of `choices` as parameters of a test; what is not needed to cover it is marked `full`.
 
-    The quick half is a chessboard. Every choice occurs in it; with three or more lists of at least two choices each,
-    every pair of choices does.
+    Quick are the cases whose indexes add up to a multiple of the length of the shortest list that has a choice. Every
+    choice occurs in them; with three or more such lists, every pair of choices does.
     """
+    shortest = min((len(some) for some in choices if len(some) > 1), default=1)
     return [
-        pytest.param(*(choice for _, choice in case), marks=[pytest.mark.full] if sum(k for k, _ in case) % 2 else [])
+        pytest.param(
+            *(choice for _, choice in case), marks=[pytest.mark.full] if sum(k for k, _ in case) % shortest else []
+        )
         for case in itertools.product(*map(enumerate, choices))
     ]

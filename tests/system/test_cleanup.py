@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import dataflow
-from tests.support.products import halved
+from tests.support.products import covering
 from tests.support.waits import LIMIT
 
 ROOT = os.path.dirname(os.path.dirname(dataflow.__file__))
@@ -90,7 +90,7 @@ ENDS = ("", "iterator = None", "raise SystemExit", "import atexit; atexit.regist
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("make", "how"), halved(MAKES, ENDS))
+@pytest.mark.parametrize(("make", "how"), covering(MAKES, ENDS))
 def test_an_interpreter_with_a_runner_at_work_ends_without_a_word(make, how):
     done = run(f"df = {make}\niterator = iter(df)\nlist(islice(iterator, 10))\n{how}\n", RUNNER)
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)

@@ -34,7 +34,7 @@ from dataflow import (
     StateMismatch,
 )
 from tests.support.contract import seeded
-from tests.support.products import halved
+from tests.support.products import covering
 
 # -- chains ------------------------------------------------------------------------------------------------------------
 
@@ -301,7 +301,7 @@ def in_workers(rank, world_size, batch_size, shard_above):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shard_above", "new"), halved([True, False], [(2, 6), (1, 12), (2, 5)]))
+@pytest.mark.parametrize(("shard_above", "new"), covering([True, False], [(2, 6), (1, 12), (2, 5)]))
 def test_runners_and_maps_in_processes_continue_too(shard_above, new):
     job = Job(0, 12)
     job.shard_above = shard_above
