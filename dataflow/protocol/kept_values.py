@@ -1,13 +1,9 @@
 """What a user's node keeps in its attributes, described as JSON, and made again from that.
 
 Numbers, texts, bytes, small arrays, the generators of `random`, NumPy and torch can be described, and lists, tuples,
-sets, dicts and deques of those, up to 1,000 elements in all; and attributes of objects of the user's classes, which are
-set in the object that is there. Of objects of libraries, and of functions, only the generators that they hold are
-described: an augmentation may draw from its own.
-
-What functions, methods and objects hold is for `references` to say. The description is another one than those of
-`fingerprints` and `digests`, because the value is made again from it, and states that were saved before must remain
-valid.
+sets, dicts and deques of those, up to 1,000 elements in all and 50 levels; and attributes of objects of the user's
+classes, which are set in the object that is there. Of objects of libraries, and of functions, only the generators that
+they hold are described: an augmentation may draw from its own.
 
 Of an iterator that is held, of what is larger (up to 16 MB by all its elements, then by some), of an array of another
 library, of a collection of the user's class and of one with objects only a change can be noticed.
@@ -39,6 +35,7 @@ __all__ = ["Kept", "changes", "describe", "is_opaque", "make", "may_be_set", "no
 _MAX_ELEMENTS: Final = 1000  # of what one attribute holds
 _MAX_BYTES: Final = 100_000  # of one text, or one array
 _MAX_OBJECTS: Final = 50  # that one attribute leads to
+_MAX_LEVELS: Final = 50  # of collections in collections
 _OPAQUE: Final = "cannot be given"  # the mark of such a description
 _NOT_THERE: Final = "an object that was not there at first"
 _PLAIN: Final = "biufcmMSU"  # kinds of dtypes
@@ -162,12 +159,12 @@ def describe(df: Any) -> dict[str, Any]:
     return _describe_attributes(df)
 
 
-def _describe_attributes(owner: Any, objects: set[int] | None = None) -> dict[str, Any]:
+def _describe_attributes(owner: Any, objects: set[int] | None = None, level: int = 0) -> dict[str, Any]:
     described = {}
     for name, value in _attributes(owner):
         if not name.startswith("_df_"):
             try:
-                described[name] = _describe_held(value, _Budget(objects))
+                described[name] = _describe_held(value, _Budget(objects, level))
             except _CannotBeGiven as error:
                 is_noticed = isinstance(error, _TooLarge) or isinstance(value, list | deque)
                 if text := str(error) or (_sketch(value) if is_noticed else ""):
@@ -184,8 +181,9 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
 class _Budget:
     """How many more elements of an attribute may be described; and the ids of the objects that were."""
 
-    def __init__(self, objects: set[int] | None = None) -> None:
+    def __init__(self, objects: set[int] | None = None, level: int = 0) -> None:
         self.left = _MAX_ELEMENTS
+        self.level = level  # of collections around what is described
         self.objects = set() if objects is None else objects
         self.has_objects = False  # of the user's classes, in a collection
 
@@ -287,12 +285,16 @@ def _describe(value: Any, budget: _Budget, *, is_element: bool = False) -> Any:
 
 def _describe_collection(value: Any, kind: type, budget: _Budget) -> Any:
     budget.spend(len(value))
+    budget.level += 1
+    if budget.level > _MAX_LEVELS:
+        raise _TooLarge
     describe_element = partial(_describe, budget=budget, is_element=True)
     elements: list[Any]
     if isinstance(value, dict):
         elements = [[describe_element(key), describe_element(held)] for key, held in value.items()]
     else:
         elements = [describe_element(element) for element in value]
+    budget.level -= 1
     if isinstance(value, set | frozenset):
         elements.sort(key=repr)
     name = kind.__name__
@@ -331,7 +333,11 @@ def _describe_object(value: Any, kind: type, budget: _Budget) -> Any:
     if isinstance(value, _CODE) or (kind is not SimpleNamespace and is_of_library(kind)):
         raise _CannotBeGiven
     budget.spend_object(value)
-    return ["object", kind.__qualname__, [*map(list, _describe_attributes(value, budget.objects).items())]]
+    return [
+        "object",
+        kind.__qualname__,
+        [*map(list, _describe_attributes(value, budget.objects, budget.level).items())],
+    ]
 
 
 def _generators_in(value: Any) -> list[tuple[list[Any], Any]]:

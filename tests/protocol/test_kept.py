@@ -502,6 +502,10 @@ def shuffle_in_place(df):
     random.Random(1).shuffle(df.kept)
 
 
+def replace_by_list(df):
+    df.kept = [df.kept]
+
+
 REFUSED = {
     "long list in an object": (
         lambda: Keeping(Training(), value_of_epoch, lambda df: df.kept.log.append(1)),
@@ -530,6 +534,10 @@ REFUSED = {
     "one element of a long list": (
         lambda: Keeping([0.5] * 2000, lambda df: df.kept[1], lambda df: df.kept.__setitem__(1, df.kept[1] / 2)),
         "list of length 2000, digest",
+    ),
+    "lists in lists": (
+        lambda: Keeping(functools.reduce(lambda inside, _: [inside], range(400), 0), lambda df: 1, replace_by_list),
+        "list of length 1, digest",
     ),
     "one element of a large dict": (
         lambda: Keeping(dict.fromkeys(range(2000), 1), lambda df: df.kept[1], lambda df: df.kept.update({1: 2})),
@@ -676,7 +684,7 @@ def test_a_generator_gets_no_place_behind_its_numbers(make, description, last):
         df.load_state_dict({**df.state_dict(), "kept": [{"kept": description(pos)}]})
         return df
 
-    for pos in (0, last):
+    for pos in (1, last):
         assert len(list(load(pos))) > 0
     for pos in (-1, last + 1, 10**8, 2**40, 1.0, True, "1", None):
         with pytest.raises(StateMismatch, match=r"the state is damaged: 'kept'.* is "):
