@@ -207,7 +207,7 @@ class _HDF5Reader:
             if column.is_record:
                 ends = self._dataset(name + ENDS, is_ours=True)
                 self._check_form(name, dataset, (np.dtype(np.uint8), ()))
-                self._check_form(name + ENDS, ends, (np.dtype(np.uint64), ()))
+                self._check_form(name + ENDS, ends, *((np.dtype(order + "u8"), ()) for order in "<>"))
             else:
                 ends = dataset
                 as_bytes = np.dtype(np.uint8), (column.row_bytes,)

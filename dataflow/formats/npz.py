@@ -136,7 +136,7 @@ class NumpySerializer:
         Raises:
             FileDamaged: The file was cut off or has changed.
             PickleRefused: The file holds pickles.
-            ValueError: The arrays differ in length.
+            ValueError: The arrays differ in length, or one has no rows, or a dtype that datapoints cannot have.
         """
         arrays = _arrays_of_objects(existing(path)) if pickle else None
         if arrays is not None and block_shuffle is not None:
@@ -172,7 +172,7 @@ class _NpzReader:
     Raises:
         FileDamaged: It is not an archive, or was cut off, or a checksum does not match.
         PickleRefused: An array holds Python objects.
-        ValueError: The arrays differ in length, or have none.
+        ValueError: The arrays differ in length, or one has none, or a dtype that datapoints cannot have.
     """
 
     def __init__(self, path: str) -> None:

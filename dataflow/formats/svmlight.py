@@ -28,7 +28,8 @@ class SVMLightData(DiskData[list[Any]]):
     Args:
         filename: The file. Comments (``#``) and ``qid:`` are ignored.
         shuffle: Draw a new order for every pass.
-        num_features: Number of features of each row; None means the highest in the file.
+        num_features: Number of features of each row; None means the highest in the file, which may be
+            134,217,728 then.
         zero_based: Whether the first feature is 0; None means that it is if the file has a feature 0.
         block_shuffle: Rows per block: shuffle the blocks, and the rows inside each, instead of all at once.
         seed: Root seed for this node's order, instead of the one of `dataflow.seed`.
