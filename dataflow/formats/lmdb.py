@@ -324,6 +324,11 @@ class _LMDBFile:
             raise
 
     @property
+    def size(self) -> int:
+        """Bytes of the file that are in use."""
+        return 0 if self._shared is None else self._shared.size
+
+    @property
     def transaction(self) -> Any:
         """The snapshot.
 
@@ -411,6 +416,8 @@ class _LMDBKeyReader:
         transaction = self._file.transaction
         mark, listed = transaction.get(_MARK), transaction.get(_LISTED)
         num = int(transaction.stat()["entries"]) - (mark is not None) - (listed is not None)
+        if not 0 <= num <= self._file.size:  # each takes a byte at least
+            raise file_damaged(self._file.path, "", f"it claims {num} datapoints in {self._file.size} bytes")
         if mark is not None:
             self._version = self._checked(bytes(mark), num)
         if isinstance(keys, str):

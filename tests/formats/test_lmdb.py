@@ -1,7 +1,9 @@
 """LMDB files of any origin: keys, values, tensorpack's layout, and one environment for each process."""
 
+import mmap
 import os
 import pickle
+import struct
 import threading
 from pathlib import Path
 
@@ -50,6 +52,19 @@ def pickled(value):
 
 def packed(value):
     return msgpack.packb(value, use_bin_type=True, default=msgpack_numpy.encode)
+
+
+@pytest.mark.parametrize("size", [1 << 50, (1 << 63) - 1, 1 << 63, -1])
+@pytest.mark.parametrize("load", [LMDBSerializer.load, LMDBData, lambda path: LMDBData(path, keys="{:0>8d}")])
+def test_a_number_of_datapoints_that_the_file_has_no_room_for_is_damage(load, size, tmp_path):
+    mark = msgpack.packb({"version": 2, "size": size, "checksum": "crc32"})
+    path = written(tmp_path / "file", [(b"!dataflow", mark), *((b"%08d" % k, packed(k)) for k in range(3))])
+    content = bytearray(Path(path).read_bytes())
+    for page in range(2):  # both of LMDB's descriptions of itself
+        struct.pack_into("<Q", content, page * mmap.PAGESIZE + 120, size + 1)
+    Path(path).write_bytes(content)
+    with load(path) as df, pytest.raises(FileDamaged, match=f"it claims {size} datapoints in"):
+        len(df)
 
 
 @pytest.mark.parametrize("listed", [[0, 1 << 50], [b"a", 3], ["a", None], [["a"], ["b"]], [1.5, {}], {"a": 1, "b": 2}])
