@@ -192,6 +192,7 @@ class _HDF5Reader:
         elif data_paths is None:
             raise ValueError(f"{self.path}: say which datasets to read, with data_paths=; there are {self._names()}")
         names = list(known) if data_paths is None else list(data_paths)
+        size = os.path.getsize(self.path)
         stored: list[StoredColumn] = []
         lengths: dict[str, int] = {}
         for name in names:
@@ -216,6 +217,8 @@ class _HDF5Reader:
                 raise file_damaged(
                     self.path, f"dataset {name!r}", f"there are {len(ends)} rows, and {num} were written"
                 )
+            if ends.nbytes > _MAX_RATIO * size:  # rows that were never written are zeros, of any number
+                raise file_damaged(self.path, f"dataset {name!r}", f"it claims {ends.nbytes} bytes in a file of {size}")
             stored.append(
                 self._records(dataset, column, ends) if column.is_record else _DatasetRows(self, dataset, column)
             )

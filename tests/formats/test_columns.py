@@ -475,6 +475,16 @@ def test_a_dataset_that_claims_more_than_any_memory_is_damage(tmp_path):
         list(df)
 
 
+def test_rows_that_were_never_written_are_damage(tmp_path):
+    path = HDF5.saved(tmp_path, [{"label": k} for k in range(10)])
+    with h5py.File(path, "r+") as file:
+        about = json.loads(bytes(file.attrs["dataflow"]))
+        file.attrs["dataflow"] = np.bytes_(json.dumps({**about, "size": 1 << 50}).encode())
+        file["label"].resize(1 << 50, 0)
+    with HDF5.load(path) as df, pytest.raises(FileDamaged, match=f"'label': it claims {1 << 53} bytes in a file of"):
+        len(df)
+
+
 @pytest.mark.parametrize("form", COLUMNS, ids=by_name)
 def test_a_file_that_says_null_about_its_rows_is_no_file_of_others(form, tmp_path):
     path = form.saved(tmp_path, [[k, "text"] for k in range(10)])
