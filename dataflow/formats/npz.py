@@ -48,6 +48,7 @@ _CHECKSUM_BYTES = 4
 _LOCAL_HEADER = 30  # bytes of the fixed part, before the name and the extra field of a member
 _LOCAL_SIGNATURE = b"PK\3\4"
 _CHUNK = 1 << 20
+_COMPRESSED = "it was compressed after it had been written, so it can become larger than any memory; it begins"
 _NOTHING = object()
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError)  # raised by damaged members
 _END = struct.Struct("<4sHHHHIIH")  # end of an archive, before its comment
@@ -204,6 +205,7 @@ class _NpzReader:
         for column in table.columns:
             begin, end = self._elements(self._member(archive, f"{column.name}.npy"))
             if column.is_record:
+                self._elements(self._member(archive, f"{column.name}{ENDS}.npy"))
                 ends = _read_array(self._path, archive, f"{column.name}{ENDS}.npy")
                 if ends.shape != (num,) or ends.dtype.kind != "u":
                     raise file_damaged(self._path, f"array {column.name + ENDS!r}", f"it has not {num} numbers")
@@ -220,7 +222,7 @@ class _NpzReader:
         """Return the offset of the elements of an array that is not compressed, and that of their end."""
         place, begin = f"array {member.filename!r}", self._data_offset(member)
         if member.compress_type != zipfile.ZIP_STORED:
-            raise file_damaged(self._path, place, "it was compressed after it had been written; it begins", begin)
+            raise file_damaged(self._path, place, _COMPRESSED, begin)
         end = begin + member.file_size
         if end > self._file.size:
             raise file_damaged(self._path, place, f"it would end at byte {end}, behind the end", self._file.size)
@@ -416,10 +418,13 @@ def _about(path: str, archive: zipfile.ZipFile) -> Any:
         if any(member.comment == _MARK for member in archive.infolist()):
             raise file_damaged(path, _ABOUT, "it is missing")
         return _NOTHING
+    about = archive.getinfo(_ABOUT)
+    if about.compress_type != zipfile.ZIP_STORED:
+        raise file_damaged(path, _ABOUT, _COMPRESSED, about.header_offset)
     try:
         return json.loads(archive.read(_ABOUT))
     except Exception as error:
-        raise file_damaged(path, _ABOUT, str(error), archive.getinfo(_ABOUT).header_offset) from error
+        raise file_damaged(path, _ABOUT, str(error), about.header_offset) from error
 
 
 def _check_name(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:

@@ -442,6 +442,21 @@ def test_ends_that_do_not_fit_the_records_are_damage(ends, tmp_path):
         len(df)
 
 
+@pytest.mark.parametrize("name", ["0.npy", "0.ends.npy", "1.npy", "dataflow.json"])
+def test_a_part_of_our_files_that_was_compressed_is_refused(name, tmp_path):
+    """All of it would be read into memory, or rows at places where they are not."""
+    path = NPZ.saved(tmp_path, [["text", 1]])
+    members = members_of(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        for filename, content in members.items():
+            archive.writestr(filename, content, zipfile.ZIP_DEFLATED if filename == name else zipfile.ZIP_STORED)
+    with (
+        NPZ.load(path) as df,
+        pytest.raises(FileDamaged, match=f"{name}.*: it was compressed after it had been written"),
+    ):
+        len(df)
+
+
 DATASETS = {
     "numbers of another dtype": ("label", np.arange(2.0)),
     "numbers with axes": ("label", np.zeros((2, 1), "i8")),
