@@ -97,7 +97,7 @@ def test_the_number_of_shards_follows_from_the_number_of_blocks_and_of_cpus(data
 
     assert num_blocks(10) == 1
     assert num_blocks(10, rows_per_block=5) == 2
-    assert num_blocks(1000, rows_per_block=1) == 2 * ray.cluster_resources()["CPU"]
+    assert num_blocks(20, rows_per_block=1) == 2 * ray.cluster_resources()["CPU"]
     assert num_blocks(10, num_shards=5) == 5
 
 
@@ -112,11 +112,11 @@ def test_an_empty_pass_is_an_empty_dataset():
 
 
 def test_a_dataset_of_an_endless_flow_is_read_until_the_loop_is_left():
-    df = RepeatedData(DataFromList([[k] for k in range(5000)], shuffle=False), -1)
-    ds = to_ray_dataset(df, ["k"], num_shards=2, rows_per_block=512)
-    batches = [batch["k"].tolist() for batch in itertools.islice(ds.iter_batches(batch_size=512), 30)]
-    assert batches[:2] == [list(range(512)), list(range(1024, 1536))]  # the first shard never ends
-    assert to_ray_dataset(df, ["k"]).limit(5003).take_all()[-3:] == [{"k": 0}, {"k": 1}, {"k": 2}]
+    df = RepeatedData(DataFromList([[k] for k in range(500)], shuffle=False), -1)
+    ds = to_ray_dataset(df, ["k"], num_shards=2, rows_per_block=64)
+    batches = [batch["k"].tolist() for batch in itertools.islice(ds.iter_batches(batch_size=64), 10)]
+    assert batches[:2] == [list(range(64)), list(range(128, 192))]  # the first shard never ends
+    assert to_ray_dataset(df, ["k"]).limit(503).take_all()[-3:] == [{"k": 0}, {"k": 1}, {"k": 2}]
 
 
 def three():

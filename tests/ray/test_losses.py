@@ -30,6 +30,7 @@ from tests.ray.fake_cluster import Fate
 from tests.support.fakes import Forever, Numbers
 from tests.support.faults import OneWay, TwoArguments, deadline, raise_unicode_error
 from tests.support.flows import chain, listed
+from tests.support.products import covering
 from tests.support.waits import LIMIT, wait_until
 
 FATES = {
@@ -61,8 +62,7 @@ def test_an_actor_whose_work_ends_without_a_word_is_lost(fake, monkeypatch):
         list(df)
 
 
-@pytest.mark.parametrize("fate", FATES)
-@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(("fate", "strict"), covering([*FATES], [True, False]))
 def test_what_came_before_a_loss_is_handed_out_and_then_it_is_reported(fake, fate, strict):
     fake.fates = [Fate(**FATES[fate])]
     found = []
@@ -74,8 +74,7 @@ def test_what_came_before_a_loss_is_handed_out_and_then_it_is_reported(fake, fat
     assert fake.actors[0].killed
 
 
-@pytest.mark.parametrize("fate", FATES)
-@pytest.mark.parametrize("num", [1, 2, 4])
+@pytest.mark.parametrize(("fate", "num"), covering([*FATES], [1, 2, 4]))
 def test_a_strict_pass_goes_on_as_if_nothing_had_happened(fake, fate, num):
     fake.fates = [Fate(**FATES[fate]) for _ in range(3)]
     dataflow.seed(6)

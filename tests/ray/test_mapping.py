@@ -13,6 +13,7 @@ from tests.support.contract import check_node
 from tests.support.fakes import Numbers
 from tests.support.faults import deadline
 from tests.support.flows import listed
+from tests.support.products import covering
 from tests.support.waits import LIMIT
 
 
@@ -28,8 +29,7 @@ def mapped(ds, num, func, **more):
     return RayMapData(ds, num, func, **{"strict": True, "timeout": LIMIT, **more})
 
 
-@pytest.mark.parametrize("num", [1, 3])
-@pytest.mark.parametrize("buffer_size", [1, 7, 200])
+@pytest.mark.parametrize(("num", "buffer_size"), covering([1, 3], [1, 7, 200]))
 def test_strict_gives_what_a_map_gives(fake, num, buffer_size):
     expected = list(MapData(listed(300), odd_squares))
     with mapped(listed(300), num, odd_squares, buffer_size=buffer_size) as df:

@@ -65,6 +65,7 @@ def test_strict_passes_are_those_of_the_flow_itself():
         assert df[5000:5010] == alone[5000:5010]
 
 
+@pytest.mark.full  # quick is test_runner.py::test_workers_have_the_random_numbers_of_workers_of_this_machine
 def test_the_mixture_has_the_random_numbers_of_workers_of_this_machine():
     dataflow.seed(2)
     found = {}
@@ -78,11 +79,11 @@ def test_the_mixture_has_the_random_numbers_of_workers_of_this_machine():
     assert found[RayRunner] == found[MultiProcessRunnerZMQ]
 
 
-@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("copied", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_arrays_arrive_as_they_were(copied):
     dataflow.seed(3)
     expected = list(BatchData(FakeData([(60, 60), (3,)], 200, dtype="float32"), 50))
-    with remote(BatchData(FakeData([(60, 60), (3,)], 200, dtype="float32"), 50), 2, strict=True, copy=copied) as df:
+    with remote(BatchData(FakeData([(60, 60), (3,)], 200, dtype="float32"), 50), strict=True, copy=copied) as df:
         for (large, small), (large_too, small_too) in zip(df, expected, strict=True):
             assert (large == large_too).all() and (small == small_too).all()
             assert large.flags.writeable == copied and small.flags.writeable
@@ -93,13 +94,14 @@ def test_a_map_reads_here_and_works_there():
         return [dp[0], os.getpid(), float(dp[1].sum())]
 
     source = DataFromList([[k, np.full(3000, k)] for k in range(500)], shuffle=False)
-    with RayMapData(source, 2, where, strict=True, timeout=LIMIT) as df:
+    with RayMapData(source, 1, where, strict=True, timeout=LIMIT) as df:
         for _ in range(2):
             found = list(df)
             assert [(k, total) for k, _, total in found] == [(k, 3000.0 * k) for k in range(500)]
             assert os.getpid() not in {pid for _, pid, _ in found}
 
 
+@pytest.mark.full  # quick is test_losses.py::test_an_exception_comes_after_all_that_was_made_before_it
 def test_an_exception_arrives_as_itself_after_all_before_it():
     class Failing(DataFlow):
         def __iter__(self):
@@ -113,7 +115,7 @@ def test_an_exception_arrives_as_itself_after_all_before_it():
     assert caught.value.path == "/data/x" and "__iter__" in str(caught.value.__cause__)
 
 
-@pytest.mark.parametrize("strike", ["os._exit(1)", "os.kill(os.getpid(), 9)"])
+@pytest.mark.parametrize("strike", ["os._exit(1)", pytest.param("os.kill(os.getpid(), 9)", marks=pytest.mark.full)])
 def test_a_worker_that_dies_is_reported_with_what_ray_says(strike):
     def func(dp):
         if dp[0] == 500:
@@ -129,12 +131,12 @@ def test_a_worker_that_dies_is_reported_with_what_ray_says(strike):
 
 def test_killed_actors_change_nothing():
     dataflow.seed(4)
-    expected = list(chain(20_000))
-    with remote(chain(20_000), 2, strict=True, max_restarts=2) as df:
+    expected = list(chain(4000))
+    with remote(chain(4000), 2, strict=True, max_restarts=2) as df:
         found = []
         for dp in df:
             found.append(dp)
-            if len(found) in {2000, 10_000}:
+            if len(found) in {500, 2000}:
                 os.kill(pid_of_an_actor(), signal.SIGKILL)
         assert found == expected
         assert list(df) != expected
@@ -148,13 +150,14 @@ def pid_of_an_actor():
     return wait_until(find, LIMIT, "there is no actor")[0]
 
 
+@pytest.mark.full  # quick is test_losses.py::test_sys_exit_is_told_from_a_loss
 def test_sys_exit_is_told_from_a_loss():
     with pytest.raises(WorkerDied, match="exit code 3"):
         list(remote(MapData(listed(10), lambda dp: sys.exit(3))))
 
 
 def test_there_is_no_room_for_so_many():
-    df = remote(Forever(), 2, actor_options={"num_cpus": 3}, start_timeout=10)
+    df = remote(Forever(), 2, actor_options={"num_cpus": 3}, start_timeout=5)
     with pytest.raises(dataflow.TimeoutError, match=r"worker \d of 2 .*It requests CPU 3; free in .*: CPU 1"):
         list(map(str, df))
 
@@ -162,21 +165,20 @@ def test_there_is_no_room_for_so_many():
 def test_workers_of_this_machine_run_inside_an_actor():
     dataflow.seed(5)
     expected = list(chain(300))
-    with remote(MultiProcessRunnerZMQ(chain(300), 2, strict=True, timeout=LIMIT), 1, strict=True) as df:
-        assert list(df) == expected
-    with remote(MultiProcessRunnerZMQ(MapData(listed(10), path), 2, timeout=LIMIT), 1) as df:
-        assert set(next(iter(df))[0]) <= {(0, 1), (0, 2), (1, 2)}
+    inner = MultiProcessRunnerZMQ(MapData(chain(300), with_path), 2, strict=True, timeout=LIMIT)
+    with remote(inner, 1, strict=True) as df:
+        found = list(df)
+    assert [dp for dp, _ in found] == expected
+    assert {path for _, path in found} & {((0, 1), (0, 2)), ((0, 1), (1, 2))}
 
 
-def path(dp):
-    return [worker_info().path]
+def with_path(dp):
+    return dp, tuple(map(tuple, worker_info().path))
 
 
 def test_after_close_no_process_is_left(cluster):
-    with remote(Pids(), 2) as df:
-        pids = set()
-        while len(pids) < 2:
-            pids.update(pid for pid, _ in itertools.islice(df, 1000))
+    with remote(Pids()) as df:
+        pids = {pid for pid, _ in itertools.islice(df, 1000)}
     wait_until(lambda: not any(map(psutil.pid_exists, pids)), LIMIT, "an actor lives on")
     wait_until(lambda: cluster.available_resources().get("CPU") == 4, LIMIT, "resources are not given back")
 
@@ -196,12 +198,14 @@ def test_nothing_piles_up_while_the_consumer_does_something_else(cluster):
         del it
 
 
+@pytest.mark.full  # quick is test_runner.py::test_a_loop_goes_on_where_the_last_one_was_left
 def test_a_loop_goes_on_where_the_last_one_was_left():
     with remote(Forever()) as df:
         assert list(itertools.islice(df, 100)) == [[k] for k in range(100)]
         assert list(itertools.islice(df, 100)) == [[k] for k in range(100, 200)]
 
 
+@pytest.mark.full  # quick is test_runner.py::test_actors_send_their_counters_with_their_replies
 def test_actors_send_their_counters_with_their_replies():
     with remote(chain(3000), 2, strict=True) as df:
         list(df)

@@ -38,6 +38,7 @@ from tests.support.contract import check_node, one_pass
 from tests.support.fakes import Draws, Forever, Numbers
 from tests.support.faults import deadline
 from tests.support.flows import chain, listed
+from tests.support.products import covering
 from tests.support.waits import LIMIT, wait_until
 
 
@@ -336,8 +337,7 @@ def test_hwm_bounds_how_far_an_actor_runs_ahead(fake, hwm):
             assert counted.made <= given + 4 * hwm + 6
 
 
-@pytest.mark.parametrize("num", [1, 2])
-@pytest.mark.parametrize("hwm", [1, 5, 50])
+@pytest.mark.parametrize(("num", "hwm"), covering([1, 2], [1, 5, 50]))
 def test_hwm_holds_in_strict_runners_too(fake, hwm, num):
     made = Large.made = []
     with strict(MapData(listed(400), Large()), num, hwm=hwm) as df:
