@@ -46,8 +46,12 @@ RUNNERS = {
     "map of threads": lambda: MultiThreadMapData(numbers(), 2, work, strict=True),
 }
 
+each_runner = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.full] * (name == "spawned")) for name in RUNNERS]
+)
 
-@pytest.mark.parametrize("name", RUNNERS)
+
+@each_runner
 def test_figures_add_up_after_a_pass(name):
     with BatchData(RUNNERS[name](), 4) as df:
         assert df.statistics().runners == ()  # before the first pass
@@ -247,7 +251,7 @@ def asked(df, folder):
     return found[0]
 
 
-@pytest.mark.parametrize("name", RUNNERS)
+@each_runner
 def test_a_report_is_given_at_any_time(name, tmp_path):
     df = BatchData(RUNNERS[name](), 4)
     assert "Nothing was measured" in asked(df, tmp_path)

@@ -51,8 +51,8 @@ from tests.support.waits import LIMIT
 
 ROOT = os.path.dirname(os.path.dirname(dataflow.__file__))
 SIZE = 6
-QUICK_POINTS = 16  # of each class: a class with two scenarios has half of them in each
-QUICK_CALLS = 4
+QUICK_POINTS = 8  # of each class: a class with two scenarios has half of them in each
+QUICK_CALLS = 3
 FULL_ENDS = 3  # of each scenario
 ERRORS = {"EMFILE": no_descriptor, "MemoryError": MemoryError}
 EXPECTED = [[k] for k in range(SIZE)]

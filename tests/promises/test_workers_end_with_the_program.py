@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import dataflow
 from dataflow import (
     DataFlow,
     DataFlowTerminated,
@@ -34,7 +35,7 @@ from dataflow.runners.engine import Engine
 from dataflow.system.worker_process import ProcessWorker
 from tests.support.busy import Busy
 from tests.support.faults import deadline
-from tests.support.products import covering
+from tests.support.products import covering, rotating
 from tests.support.stacks import is_inside
 from tests.support.waits import LIMIT, wait_until
 
@@ -43,7 +44,7 @@ RUNNERS = {
     "zmq": lambda df, num=1, **more: MultiProcessRunnerZMQ(df, num, **more),
     "process": lambda df, num=1, **more: MultiProcessRunner(df, 10, num, **more),
 }
-both = pytest.mark.parametrize("make", RUNNERS.values(), ids=RUNNERS)
+both = rotating("make", RUNNERS)
 
 
 def descendants() -> set[psutil.Process]:
@@ -62,7 +63,7 @@ def wait_gone(processes) -> None:
 
 HEAD = """
 import gc, logging, multiprocessing, os, signal, sys, threading
-from dataflow import *
+from dataflow import NAMES
 from tests.support.busy import Busy
 
 logging.getLogger("dataflow.runners.runners").setLevel(logging.ERROR)  # else each says what a pass by default is
@@ -78,7 +79,8 @@ FORK_BESIDE_THREADS = "ignore:This process:DeprecationWarning"  # from Python 3.
 class Program:
     """A program of its own, in its own session and with its own directory for temporary files."""
 
-    def __init__(self, text: str, *, head: str = HEAD) -> None:
+    def __init__(self, text: str) -> None:
+        head = HEAD.replace("NAMES", ", ".join(name for name in dataflow.__all__ if name in text))  # all take long
         self.directory = tempfile.mkdtemp(prefix="p-")
         environment = {**os.environ, "TMPDIR": self.directory, "PYTHONPATH": ROOT}
         self.process = subprocess.Popen(

@@ -7,11 +7,11 @@ import psutil
 import pytest
 
 from tests.support.fakes import KINDS, Forever, runner
-from tests.support.products import covering
+from tests.support.products import covering, rotating
 from tests.support.waits import LIMIT, wait_until
 
 FORK = [("process", "fork"), ("zmq", "fork"), ("thread", None)]
-kinds = pytest.mark.parametrize("case", FORK, ids=KINDS)
+kinds = rotating("case", dict(zip(KINDS[:2], FORK, strict=False)), always={"thread": FORK[2]})
 
 
 def settled(made, least=1):

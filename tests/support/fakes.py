@@ -19,10 +19,9 @@ from tests.support.waits import LIMIT
 METHODS = ("fork", "forkserver", "spawn")
 KINDS = ("process", "zmq", "thread")
 PROCESS_KINDS = ("process", "zmq")
-# Where the start method is all that differs. Runners under forkserver are quick in `every_runner`.
+# Where the start method is all that differs. Runners under spawn are quick in `every_runner`.
 each_method = pytest.mark.parametrize(
-    "method",
-    ["fork", pytest.param("forkserver", marks=pytest.mark.full), pytest.param("spawn", marks=pytest.mark.slow)],
+    "method", ["fork", "forkserver", pytest.param("spawn", marks=[pytest.mark.slow, pytest.mark.full])]
 )
 
 # multiprocessing never gives its first block of shared memory back: it is made before anything is counted.

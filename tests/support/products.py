@@ -1,7 +1,7 @@
 """Products of cases, of which a selection that covers them is quick."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -20,3 +20,25 @@ def covering(*choices: Sequence[Any]) -> list[Any]:
         )
         for case in itertools.product(*map(enumerate, choices))
     ]
+
+
+def rotating(name: str, choices: Mapping[str, Any], *, always: Mapping[str, Any] | None = None) -> Callable[[Any], Any]:
+    """A decorator for tests that run with each choice for the parameter `name`: quick is another one for each test.
+
+    Args:
+        name: The parameter.
+        choices: Each of them is quick with some tests.
+        always: Further choices, quick with every test.
+    """
+    first = itertools.cycle(range(len(choices)))
+
+    def parametrized(test: Any) -> Any:
+        quick = next(first)
+        cases = [
+            pytest.param(choice, id=label, marks=[pytest.mark.full] * (k != quick))
+            for k, (label, choice) in enumerate(choices.items())
+        ]
+        cases += [pytest.param(choice, id=label) for label, choice in (always or {}).items()]
+        return pytest.mark.parametrize(name, cases)(test)
+
+    return parametrized
