@@ -88,7 +88,7 @@ Blocks = Iterable[NDArray[np.int64]]
 """Finite arrays of indexes, int64 (k,). Each is requested after the datapoints of the one before were yielded, or by a
 node that makes several at a time (`AsyncMapData`) some hundred datapoints earlier."""
 
-_OF_THIS_PROCESS: Final = ("_df_state", "_df_snapshot", "_df_run_pass", "_df_at", "_df_kernel")
+_OF_THIS_PROCESS: Final = frozenset({"_df_state", "_df_snapshot", "_df_run_pass", "_df_at", "_df_kernel"})
 """Attributes of a node that belong to this process: state, and methods wrapped by a sampler or the profiler."""
 
 _MAP_STYLE_READERS: Final = ("torch.utils.data", "torchdata.")
@@ -353,11 +353,13 @@ class DataFlow(GenericIn[T_co]):
     def _df_deciding(self) -> dict[str, Any]:
         """The attributes that may decide the datapoints: all but the settings of runs, and what is made in a run."""
         state: Any = object.__getstate__(self)
-        attributes, slots = state if isinstance(state, tuple) else (state, None)
-        found: dict[str, Any] = {**(attributes or {}), **(slots or {})}
-        for name in self._df_run_settings.union(_OF_THIS_PROCESS, made_by_code(self)).intersection(found):
-            del found[name]
-        return found
+        attributes = {**(state[0] or {}), **state[1]} if type(state) is tuple else {**(state or {})}
+        settings, made = self._df_run_settings, made_by_code(self)
+        return {
+            name: value
+            for name, value in attributes.items()
+            if not (name in settings or name in made or name in _OF_THIS_PROCESS)
+        }
 
     def _df_agrees(self, parameter: str, saved: str, here: str, num: int | None) -> bool:
         """Whether two texts of a parameter give the same datapoints before index `num`, though they differ."""

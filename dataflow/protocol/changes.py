@@ -132,11 +132,10 @@ class Snapshot:
             return () if id(value) in self._apart else _of_node(where, value)
         if not self._deep and not isinstance(value, list | tuple | dict | type):
             return ()
-        found = parts(where, value)
-        if isinstance(value, FunctionType):
-            assigned = {f"{name} in {where}" for name in reads_of(value.__code__).assigned}  # such as counters
-            return [(there, part) for there, part in found if there not in assigned]
-        return found
+        if isinstance(value, FunctionType) and (names := reads_of(value.__code__).assigned):  # such as counters
+            assigned = {f"{name} in {where}" for name in names}
+            return [(there, part) for there, part in parts(where, value) if there not in assigned]
+        return parts(where, value)
 
 
 def _of_node(where: str, node: DataFlow) -> Iterator[tuple[str, Any]]:

@@ -364,25 +364,26 @@ _OF_CLASS: Final = frozenset(  # what a class has for other reasons than its bod
     | {"__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__", "__qualname__"}
     | {"__slotnames__", "__static_attributes__", "__type_params__", "__weakref__", "_abc_impl", "_value2member_map_"}
 )
-_MADE_OF: Final[tuple[tuple[Any, tuple[str, ...]], ...]] = (
-    (types.MethodType, ("__func__", "__self__")),
-    ((staticmethod, classmethod), ("__func__",)),
-    (property, ("fget", "fset", "fdel")),
-    (functools.cached_property, ("func",)),
-    (_LRU_CACHE, ("__wrapped__",)),
-    ((partial, functools.partialmethod), ("func", "args", "keywords")),
-)
-_BUILT_IN: Final = (types.BuiltinFunctionType, types.MethodWrapperType)  # functions, and methods of an object
+_MADE_OF: Final[dict[tuple[Any, ...], tuple[str, ...]]] = {
+    (types.BuiltinFunctionType, types.MethodWrapperType): ("__self__",),  # methods, too
+    (types.MethodType,): ("__func__", "__self__"),
+    (staticmethod, classmethod): ("__func__",),
+    (property,): ("fget", "fset", "fdel"),
+    (functools.cached_property,): ("func",),
+    (_LRU_CACHE,): ("__wrapped__",),
+    (partial, functools.partialmethod): ("func", "args", "keywords"),
+}
+_MADE: Final = tuple(kind for kinds in _MADE_OF for kind in kinds)
 
 
 def made_of(value: Any) -> dict[str, Any]:
     """What a value that stands for functions is made of: of a method its function and object; empty for others."""
-    if isinstance(value, _BUILT_IN):
-        return {} if isinstance(value.__self__, ModuleType) else {"__self__": value.__self__}
-    for kind, names in _MADE_OF:
-        if isinstance(value, kind):
-            return {name: getattr(value, name) for name in names}
-    return {}
+    if not isinstance(value, _MADE) or (
+        type(value) is types.BuiltinFunctionType and type(value.__self__) is ModuleType
+    ):
+        return {}
+    names = next(names for kinds, names in _MADE_OF.items() if isinstance(value, kinds))
+    return {name: getattr(value, name) for name in names}
 
 
 def held_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -428,10 +429,11 @@ def parts(where: str, value: Any) -> Iterator[tuple[str, Any]]:
     """
     if isinstance(value, FunctionType):
         yield f"the code of {where}", value.__code__
-        yield from ((f"{name} in {where}", item) for name, item in held_by(value))
+        for name, item in held_by(value):
+            yield f"{name} in {where}", item
         if not is_of_library(value):
-            found = [*globals_of(value), *imports_of(value, load=False)]
-            yield from ((f"{name} in {where}", item) for name, item, _ in found)
+            for name, item, _ in (*globals_of(value), *imports_of(value, load=False)):
+                yield f"{name} in {where}", item
     elif isinstance(value, type):
         if not is_of_library(value):
             yield from ((f"a base of {where}", base) for base in value.__bases__)
