@@ -332,7 +332,7 @@ class RecordRows:
         for k, (begin, after) in enumerate(pairwise(ends), start=first):
             at = None if offset is None else offset + begin
             row = decode(data[begin - base : after - base], k, at, key=_row_key(k))
-            if type(row) is not dict or row.keys() != {name}:
+            if type(row) is not dict or name not in row or len(row) > 1:
                 raise file_damaged(self._path, f"{self._unit} {k}", f"its record is not one of column {name!r}", at)
             values.append(row[name])
         return values
