@@ -111,10 +111,9 @@ def _close_inherited() -> None:
     if shared:
         files = _open_files()
         for mapping in shared:
-            if mapping.file in files:
-                with suppress(Exception):  # closed meanwhile, or the system refuses: a hook cannot report errors
-                    _map_over(mapping, mmap.MAP_PRIVATE | _MAP_NORESERVE, files[mapping.file], mapping.offset)
-                    _mapped.discard(mapping)  # a child of this one inherits what is written here
+            with suppress(Exception):  # its file is closed, or the system refuses: a hook cannot report errors
+                _map_over(mapping, mmap.MAP_PRIVATE | _MAP_NORESERVE, files[mapping.file], mapping.offset)
+                _mapped.discard(mapping)  # a child of this one inherits what is written here
     for descriptor in list(_open):
         if descriptor not in kept:
             descriptor.close()

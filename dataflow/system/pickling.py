@@ -348,9 +348,7 @@ def imported_main() -> ImportedMain | None:
     Source:
         `get_preparation_data` and `prepare` of `multiprocessing.spawn`.
     """
-    module = sys.modules.get("__main__")
-    if module is None:
-        return None
+    module = sys.modules["__main__"]
     name = getattr(getattr(module, "__spec__", None), "name", None)
     path = _main_path(module)
     if name is not None:

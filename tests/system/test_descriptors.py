@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from dataflow.system import descriptors
-from dataflow.system.descriptors import Descriptor, passing_to_child, pipe, shared_mapping, shared_memory_file
+from dataflow.system.descriptors import (
+    Descriptor,
+    counted,
+    passing_to_child,
+    pipe,
+    shared_mapping,
+    shared_memory_file,
+    soft_limit,
+)
 from tests.support.fakes import METHODS
 
 
@@ -136,6 +144,41 @@ def test_shared_memory_works_without_memfd(monkeypatch):
     memory.close()
 
 
+class NoMemory:
+    def add(self, descriptor):
+        raise MemoryError
+
+
+def refuse(*_):
+    raise OSError(errno.EIO, "no")
+
+
+def test_what_cannot_be_made_is_closed(monkeypatch):
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patched:
+        patched.setattr(descriptors, "_open", NoMemory())
+        with pytest.raises(MemoryError):
+            pipe()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "ftruncate", refuse)
+        with pytest.raises(OSError, match="no"):
+            shared_memory_file("test", 4096)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_limit_that_cannot_be_read_is_left_out_of_the_message(monkeypatch):
+    import resource
+
+    def none_left(num):
+        raise OSError(errno.EMFILE, "none")
+
+    monkeypatch.setattr(resource, "getrlimit", refuse)
+    monkeypatch.setattr(descriptors, "_try_to_open", none_left)
+    with pytest.raises(OSError, match=r"needs about 7 file descriptors, and too few are left\."), counted("It", 7):
+        pass
+    assert soft_limit() == sys.maxsize
+
+
 def test_a_descriptor_is_not_inherited_by_programs(ends):
     assert not any(os.get_inheritable(end.fd) for end in ends)
     assert isinstance(ends[0], Descriptor)
@@ -232,6 +275,21 @@ def test_files_are_mapped_where_reserved_addresses_count_as_memory(file, monkeyp
     assert os.pread(file.fd, 1, 4096) == b"\x09"
     assert in_child(lambda: write(memory, 7)) == 7
     assert memory[0] == 9
+
+
+@linux
+def test_files_are_mapped_by_python_where_the_system_maps_none_over_others(file, monkeypatch):
+    monkeypatch.setattr(descriptors, "_map_memory", lambda: lambda *_: -1)
+    shared_mapping(file, 4096, offset=4096)[0] = 9
+    assert os.pread(file.fd, 1, 4096) == b"\x09"
+
+
+def test_where_open_files_cannot_be_listed_a_child_has_no_descriptors_either(file, monkeypatch):
+    memory = shared_mapping(file, 8192)
+    monkeypatch.setattr(os, "listdir", refuse)
+    number = file.fd
+    assert in_child(lambda: is_open(number)) == 0
+    assert memory[0] == 0
 
 
 def test_what_is_closed_or_gone_does_no_harm(file):

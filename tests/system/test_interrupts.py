@@ -106,6 +106,52 @@ def test_a_handler_that_is_exchanged_within_a_section_stays(usr1):
     signal.signal(signal.SIGUSR1, usr1)
 
 
+def test_a_handler_that_was_kept_from_a_section_does_nothing_after_it(usr1):
+    with signals_deferred():
+        kept = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, kept)
+    signal.raise_signal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, usr1)
+
+
+def test_a_signal_that_is_to_be_ignored_by_then_is_not_delivered(usr1):
+    with signals_deferred():
+        signal.raise_signal(signal.SIGUSR1)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, usr1)
+
+
+@pytest.mark.parametrize(("text", "raises"), [("signal only works in main thread", False), ("another", True)])
+def test_a_section_that_may_set_no_handler_defers_nothing(usr1, text, raises, monkeypatch):
+    set_handler = signal.signal
+
+    def refuse(signum, handler):
+        if signum == signal.SIGTERM or handler is usr1:
+            return set_handler(signum, handler)
+        raise ValueError(text)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(signal, "signal", refuse)
+        expected = pytest.raises(ValueError, match=text) if raises else pytest.raises(Received)
+        with expected, signals_deferred():
+            signal.raise_signal(signal.SIGUSR1)
+            raise AssertionError("the signal was deferred")
+
+
+def test_an_interrupt_while_handlers_are_restored_leaves_none_of_ours(usr1, monkeypatch):
+    set_handler, section = signal.signal, signals_deferred()
+
+    def interrupted(signum, handler):
+        set_handler(signum, handler)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    section.__enter__()
+    monkeypatch.setattr(signal, "signal", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        section.__exit__(None, None, None)
+
+
 def test_in_other_threads_a_section_does_nothing():
     handlers = []
 
@@ -141,6 +187,15 @@ def _drop():
 
     Thing()
     threading.Event().wait(LIMIT)
+
+
+def test_where_no_thread_can_be_started_a_finaliser_delivers_at_once(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(KeyboardInterrupt), signals_deferred(later=True):
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_a_finaliser_that_takes_longer_is_not_interrupted():

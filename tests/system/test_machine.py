@@ -1,11 +1,18 @@
 """What a process may use: cores by affinity and by the quotas of control groups."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from dataflow import DataFromList, MultiProcessRunner
-from dataflow.system.machine import available_cores, default_max_bytes, max_address_space, processor_times
+from dataflow.system.machine import (
+    available_cores,
+    default_max_bytes,
+    max_address_space,
+    memory_is_short,
+    processor_times,
+)
 from tests.support.machines import set_groups
 
 MANY = 4096
@@ -96,6 +103,18 @@ def test_a_limit_of_address_space_counts_as_memory_does(most, memory, monkeypatc
     monkeypatch.setattr(os, "sysconf", lambda name: 1 << 20)  # a page, and the number of pages
     assert max_address_space() == most
     assert default_max_bytes() == memory
+
+
+def test_memory_of_which_the_system_does_not_tell_is_neither_limited_nor_short(monkeypatch):
+    import resource
+
+    def refuse(*_):
+        raise OSError
+
+    monkeypatch.setattr(resource, "getrlimit", refuse)
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert max_address_space() is None
+    assert not memory_is_short()
 
 
 @pytest.mark.parametrize("error", [OSError, MemoryError])

@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 
@@ -49,6 +50,17 @@ def test_where_nobody_knows_the_libraries_they_are_searched_for_every_time(searc
     limit_threads(ThreadLimit(1, exact=False))
     limit_threads_again()
     assert searches() == 2
+
+
+def test_opencv_gets_fewer_threads_where_it_has_more(searches, monkeypatch):
+    num_set = []
+    cv2 = types.SimpleNamespace(getNumThreads=lambda: 8, setNumThreads=num_set.append)
+    monkeypatch.setitem(sys.modules, "cv2", cv2)
+    monkeypatch.setattr(native_threads, "_is_forked", lambda: False)
+    limit_threads(ThreadLimit(3, exact=False))
+    cv2.getNumThreads = lambda: 2
+    limit_threads_again()
+    assert num_set == [3]
 
 
 def test_a_library_that_is_loaded_is_noticed():

@@ -1,6 +1,7 @@
 """Classes and functions of the main program, on the way to workers and back: the same, wherever the program is."""
 
 import enum
+import functools
 import gc
 import os
 import pickle
@@ -13,6 +14,7 @@ import pytest
 
 from dataflow import MapData, MultiProcessMapData, MultiProcessRunner, NotPicklable
 from dataflow.sources.in_memory import DataFromList
+from dataflow.system import pickling
 from dataflow.system.pickling import (
     ForkedMain,
     ImportedMain,
@@ -180,6 +182,47 @@ def test_a_variable_that_cannot_be_sent_is_left_out(main):
     assert not hasattr(main, "BELOW")
 
 
+class Counted:
+    """Pickled in `num` steps, of which the first raises `error`."""
+
+    num = 0
+
+    def __init__(self, error=None):
+        self.error = error
+
+    def __reduce__(self):
+        type(self).num += 1
+        if self.error is not None and type(self).num == 1:
+            raise self.error
+        return bytes, (bytes(10_000),)
+
+
+def test_a_variable_that_is_too_large_is_not_pickled_again(main, monkeypatch):
+    monkeypatch.setattr(Counted, "num", 0)
+    main.BELOW = Counted()
+    with pytest.raises(OverflowError, match="too large"):
+        dumps(main.calls, main=imported_main(), max_bytes=1000)
+    assert Counted.num == 1
+
+
+def test_an_error_that_comes_once_is_raised(main, monkeypatch):
+    monkeypatch.setattr(Counted, "num", 0)
+    main.BELOW = Counted(RuntimeError("once"))
+    with pytest.raises(RuntimeError, match="once"):
+        dumps(main.calls, main=imported_main())
+
+
+def test_what_came_by_value_is_found_in_the_main_module_until_a_later_one_comes(main):
+    first, second = dumps(main.guarded), dumps(main.guarded)
+    there = main.guarded
+    assert loads(first) is not there and main.guarded is there  # what the program has is not replaced
+    del main.guarded  # as in a worker
+    one = loads(first)
+    assert main.guarded is one
+    other = loads(second)
+    assert main.guarded is other is not one
+
+
 @pytest.mark.parametrize(
     ("attributes", "found"),
     [
@@ -211,6 +254,7 @@ def test_a_source_that_cannot_be_read_says_nothing(tmp_path):
     assert ImportedMain(module, None).variables(print) == {}
     (tmp_path / "bad.py").write_text("class")
     assert ImportedMain(module, str(tmp_path / "bad.py")).variables(become_main) == {}
+    assert ImportedMain(module, str(tmp_path / "archive.zip" / "main.py")).variables(become_main) == {}
 
 
 def test_a_forked_worker_has_the_classes_that_were_there(main):
@@ -219,6 +263,11 @@ def test_a_forked_worker_has_the_classes_that_were_there(main):
     assert (seen.name_of(old), seen.name_of(main.calls)) == ("Label", None)
     main.Label = enum.Enum("Label", "DOG", module="__main__")
     assert seen.name_of(old) is seen.name_of(main.Label) is None
+
+
+def test_a_class_that_a_forked_worker_has_is_sent_by_reference(main):
+    data = dumps_task(main.Ours, ForkedMain(), 5)
+    assert b"cloudpickle" not in data and pickle.loads(data) is main.Ours
 
 
 # -- the way back ------------------------------------------------------------------------------------------------------
@@ -232,6 +281,53 @@ def test_what_was_sent_by_value_comes_back_as_it_was(main):
     assert sent[:2] == [main.Guarded, Local]  # here, where both sides are one process
     for obj in (Local, Local(), {"a": [Local()]}, main.Guarded()):
         assert type(pickle.loads(dumps_back(obj))) is type(obj)
+
+
+class OfMeta(type):
+    def __eq__(cls, other):
+        return cls is other
+
+    __hash__ = None
+
+
+class Unhashable(metaclass=OfMeta):
+    pass
+
+
+def test_a_class_that_is_not_hashable_comes_back_beside_one_that_was_sent():
+    class Local:
+        pass
+
+    dumps(Local)
+    first, second = pickle.loads(dumps_back([Local(), Unhashable]))
+    assert type(first) is Local and second is Unhashable
+
+
+def test_a_class_that_a_forked_worker_has_inherited_is_found_by_its_address_as_long_as_it_lives(monkeypatch):
+    class First:
+        pass
+
+    class Other(First):
+        pass
+
+    class Both(Other, First):
+        pass
+
+    monkeypatch.setattr(pickling._inheritance, "forked", True)
+    monkeypatch.setattr(pickling, "_is_inherited_class", {Both: True})
+    back = dumps_back(Both())
+    assert type(pickle.loads(back)) is type(pickle.loads(back)) is Both
+    monkeypatch.undo()
+    look_up, earlier = pickling._class_reference.__wrapped__, iter([lambda: None])  # the reference to one that is gone
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            pickling, "_class_reference", functools.cache(lambda *key: next(earlier, None) or look_up(*key))
+        )
+        assert type(pickle.loads(back)) is Both  # made again at the same address
+    del Both
+    gc.collect()
+    with pytest.raises(pickle.UnpicklingError, match=r"Both does not exist any more"):
+        pickle.loads(back)
 
 
 def test_what_was_never_sent_is_refused_as_by_pickle():

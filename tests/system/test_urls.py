@@ -23,8 +23,9 @@ from dataflow import (
     TooManyFailures,
     WebDatasetData,
 )
+from dataflow.formats.loading import files_of
 from dataflow.formats.positional import UrlFile
-from dataflow.system.urls import is_url
+from dataflow.system.urls import causes_of, files_below, is_url, states_below, status_of, transient_cause
 from tests.support.waits import LIMIT
 
 fsspec = pytest.importorskip("fsspec")
@@ -268,6 +269,43 @@ def test_a_folder_in_place_of_a_file_is_named(memory):
     memory.pipe("/data/rows.parquet/0.parquet", b"")
     with pytest.raises(IsADirectoryError, match=r"memory://data/rows\.parquet is a folder.*slash"):
         UrlFile("memory://data/rows.parquet")
+
+
+def test_a_file_is_found_below_itself_and_an_empty_folder_has_none(memory):
+    assert files_below("memory://data/rows.jsonl") == {"memory://data/rows.jsonl": ""}
+    assert files_of("Data", "memory://data/rows.jsonl", (".txt",)) == ["memory://data/rows.jsonl"]
+    memory.mkdir("/empty")
+    for look in (files_below, states_below):
+        with pytest.raises(FileNotFoundError, match="memory://empty"):
+            look("memory://empty")
+
+
+class OfServer(Exception):
+    def __init__(self, response):
+        self.response = response
+
+
+def test_the_status_of_a_response_is_found_wherever_a_client_keeps_it():
+    assert status_of(OfServer({"ResponseMetadata": {"HTTPStatusCode": 503}})) == 503
+    assert status_of(OfServer({})) is None
+    for status, expected in ((404, 404), ("429", 429), ("soon", None), (7, None)):
+        error = OfServer(None)
+        error.code = status
+        assert status_of(error) == expected
+
+
+class ClientSSLError(ConnectionError):
+    """Named as that of aiohttp."""
+
+
+def test_a_certificate_that_is_refused_is_refused_again():
+    assert transient_cause(ClientSSLError()) is None
+
+
+def test_exceptions_in_a_circle_are_few():
+    error = ValueError()
+    error.__cause__ = error
+    assert list(causes_of(error)) == [error] * 8
 
 
 def test_a_damaged_file_behind_a_url_is_named(memory):

@@ -53,6 +53,17 @@ def test_the_sentinels_are_those_of_all_that_have_one_and_are_not_left_out():
     assert pool.sentinels(but={3: "why"}) == (7, 0)
 
 
+def test_who_was_left_behind_counts_as_ended():
+    worker = FakeWorker(stubborn=True)
+    pool = pool_of(worker)
+    pool.leave_behind(0)
+    (stands_for_it,) = pool.workers
+    assert pool.ended() == [0] and stands_for_it.kill() and stands_for_it.task() is None
+    assert stands_for_it.state() == "pid 40000, killed and left behind"
+    pool.stop(0)
+    assert worker.story == ["leave behind"]
+
+
 def test_those_that_have_ended_are_listed():
     workers = [FakeWorker(k, 3) for k in range(3)]
     pool = pool_of(*workers)

@@ -11,10 +11,12 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 from functools import partial
-from multiprocessing import forkserver, popen_forkserver
+from multiprocessing import forkserver, popen_forkserver, popen_spawn_posix
 
 import numpy as np
+import psutil
 import pytest
 
 from dataflow.system.descriptors import pipe
@@ -209,18 +211,109 @@ def test_what_cannot_be_started_leaves_nothing(monkeypatch):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.mark.parametrize("call", ["open", "dup"])
-def test_what_the_fork_server_has_started_in_vain_ends(call, monkeypatch):
-    def refuse(*_, **__):
-        raise MemoryError
+def refused(*_, **__):
+    raise MemoryError
 
+
+@pytest.mark.parametrize(
+    ("owner", "call"),
+    [(popen_forkserver, "open"), (os, "dup"), (forkserver, "read_signed")],
+    ids=["open", "dup", "read_signed"],
+)
+def test_what_the_fork_server_has_started_in_vain_ends(owner, call, monkeypatch):
     before = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patched:
-        owner = popen_forkserver if call == "open" else popen_forkserver.os
-        patched.setattr(owner, call, refuse, raising=False)
+        patched.setattr(owner, call, refused, raising=False)
         with pytest.raises(MemoryError):
             start("forkserver", idle)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_was_spawned_in_vain_ends(monkeypatch):
+    reported("spawn", info)  # from here on the resource tracker runs
+    before, children = len(os.listdir("/proc/self/fd")), psutil.Process().children()
+    with monkeypatch.context() as patched:
+        patched.setattr(popen_spawn_posix, "open", refused, raising=False)
+        with pytest.raises(MemoryError):
+            start("spawn", idle)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert psutil.Process().children() == children
+
+
+def test_a_fork_server_that_cannot_be_asked_leaves_no_pipe(monkeypatch):
+    reported("forkserver", info)
+    before, pipes = len(os.listdir("/proc/self/fd")), iter([os.pipe, refused])
+
+    def make_pipe():
+        return next(pipes)()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(forkserver, "os", types.SimpleNamespace(**{**vars(os), "pipe": make_pipe}))
+        with pytest.raises(MemoryError):
+            start("forkserver", idle)
+    os.waitid(
+        os.P_PID, forkserver._forkserver._forkserver_pid, os.WEXITED | os.WNOWAIT
+    )  # it was asked, and told nothing
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_number_that_stands_for_something_else_by_now_is_not_closed(monkeypatch):
+    other, numbers = os.open(os.devnull, os.O_RDONLY), []
+
+    def exchange(fd, *_, **__):
+        numbers.append(os.dup2(other, fd))  # closed, and opened by another thread
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(popen_forkserver, "open", exchange, raising=False)
+        with pytest.raises(MemoryError):
+            start("forkserver", idle)
+    for number in (other, *numbers):
+        os.close(number)  # raises if it is closed
+
+
+class Refusing:
+    def __init__(self, error):
+        self.error = error
+
+    def __call__(self):
+        pass
+
+    def __reduce__(self):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError, EOFError])
+def test_what_a_body_raises_as_it_is_sent_is_raised(error):
+    with pytest.raises(error):
+        start("spawn", Refusing(error))
+
+
+def test_a_worker_that_was_not_started_has_ended():
+    worker = ProcessWorker(multiprocessing.get_context("fork"), worker_info_of(0, 1), (1, 2), idle, ())
+    assert worker.state() == "not started" and worker.has_ended() and worker.join(0) and worker.kill()
+    worker.leave_behind()
+    worker.release()
+
+
+def test_a_worker_that_has_become_another_user_has_not_ended(monkeypatch):
+    def refuse(pid, signum):
+        raise PermissionError
+
+    worker = start("fork", idle)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "kill", refuse)
+        assert not worker.has_ended()
+    worker.kill()
+    worker.release()
+
+
+def test_a_daemonic_process_may_start_workers(monkeypatch):
+    """As a data loader of another library."""
+    here = multiprocessing.current_process()
+    monkeypatch.setitem(here._config, "daemon", True)
+    assert reported("fork", info) == "((0, 1),)"
+    assert here.daemon
 
 
 def test_a_worker_starts_where_more_than_a_thousand_descriptors_are_open():
@@ -272,7 +365,7 @@ def test_a_fork_server_that_has_ended_is_no_obstacle(monkeypatch):
     def connect(server, fds):
         raise ConnectionResetError(104, "Connection reset by peer")
 
-    monkeypatch.setattr(forkserver.ForkServer, "connect_to_new_process", connect)
+    monkeypatch.setattr(forkserver, "connect_to_new_process", lambda fds: connect(None, fds))
     assert reported("forkserver", partial(int, "5")) == "5"
 
 

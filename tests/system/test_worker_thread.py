@@ -28,6 +28,8 @@ def test_a_thread_cannot_be_killed_and_says_that_it_is_alive():
     worker = ThreadWorker(worker_info_of(0, 1), go_on.wait)
     worker.start()
     assert not worker.join(0) and not worker.has_ended() and not worker.kill()
+    worker.begin_kill()
+    worker.leave_behind()
     assert worker.state() == "thread dataflow-worker-0, alive"
     assert worker.pid is None and worker.sentinel is None
     if platform.system() == "Linux":
