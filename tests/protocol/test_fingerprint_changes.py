@@ -5,11 +5,14 @@ another». All programs of a row
 must have different descriptions (CHANGES), or all the same (EQUAL). A row with a word of an error is refused.
 """
 
+import importlib.machinery
 import itertools
+import math
 import os
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -48,6 +51,32 @@ def rows(text):
 
 CHANGES = rows(
     """
+k = (lambda: «1|2»).__code__
+def func(dp): return k.co_consts
+---
+x = [«1|2»]
+for _ in range(50): x = [x, x]
+def func(dp): return x
+---
+class A: pass
+k = [A() for _ in range(1200)]
+k[-1].size = «1|2»
+def func(dp): return k
+---
+k = np.zeros(«2|3», "V0")
+def func(dp): return k
+---
+import tempfile
+file = tempfile.NamedTemporaryFile()
+k = np.memmap(file, np.uint8, "w+", shape=2)
+k[0] = «1|2»
+def func(dp): return k
+---
+import types
+m = types.ModuleType("module_of_the_program")
+m.size = «1|2»
+def func(dp): return getattr(m, "size")
+---
 def func(dp): return [dp[0] * «1|2|1.0|True|-1|0.0|-0.0|"1"|b"1"|None|1j|-1j|(1,)|(1, 2)|...»]
 ---
 def func(dp): return [dp[0] «+|-|*|/|//|%|**|@|<|>|==|and|or» 2]
@@ -965,6 +994,23 @@ def test_a_change_of_what_a_library_made_is_noticed(row):
 
 REFUSED = rows(
     """
+more than 60 levels of containers
+k = []
+for _ in range(70): k = [k]
+def func(dp): return k
+---
+sets in objects in sets
+class A:
+    def __init__(self, held): self.held = held
+k = A(1)
+for _ in range(9): k = A({k})
+def func(dp): return k
+---
+array Sub holds a generator
+class Sub(np.ndarray): pass
+k = np.array([(n for n in [1])], object).view(Sub)
+def func(dp): return k
+---
 holds a generator
 df = DataFromGenerator(k for k in range(3))
 ---
@@ -1059,6 +1105,19 @@ func = A()
 )
 
 
+def test_a_function_of_an_extension_module_of_the_program_changes_with_its_file(tmp_path, monkeypatch):
+    """Of one without a module to compile: a function of `math` says that it is from there."""
+    module = types.ModuleType("extension_of_the_program")
+    module.__file__ = str(tmp_path / f"it{importlib.machinery.EXTENSION_SUFFIXES[0]}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(math.cbrt, "__module__", module.__name__)
+    found = set()
+    for content in ("one", "other", "third one"):
+        Path(module.__file__).write_text(content)
+        found.add(describe(MapData(DataFromList([[1]]), math.cbrt)))
+    assert len(found) == 3
+
+
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.split("\n")[0])
 def test_what_cannot_be_described_is_refused_with_the_cure(row):
     message, source = row.split("\n", 1)
@@ -1068,6 +1127,9 @@ def test_what_cannot_be_described_is_refused_with_the_cure(row):
 
 EQUAL = rows(
     '''
+k = "«__main__|__mp_main__»"
+def func(dp): return k
+---
 def func(dp): return dp  «|# a comment|# another»
 ---
 «|\n\n\n|# moved\n»def func(dp): return dp

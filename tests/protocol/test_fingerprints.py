@@ -1,11 +1,13 @@
 import functools
 import json
+import math
 
 import numpy as np
 import pytest
 
 from dataflow import BatchData, DataFlow, DataFromList, FakeData, MapData, RandomChooseData, ShardData
-from dataflow.protocol.fingerprints import describe_flow, difference
+from dataflow.protocol import fingerprints
+from dataflow.protocol.fingerprints import describe_flow, describe_imported, difference
 
 
 class Node(DataFlow):
@@ -80,3 +82,51 @@ def test_the_node_that_differs_is_named_not_those_above_it():
 
 def test_added_and_removed_parameters_are_named():
     assert difference(describe_flow(Node(a=1)), describe_flow(Node(b=2))) == "Node.a was 1 and is missing"
+
+
+def test_a_state_says_nothing_of_code_in_what_cannot_be_described():
+    deep = []
+    for _ in range(70):
+        deep = [deep]
+    holding = Node()
+    holding.call = functools.partial(scale, by=deep)
+    for value in (deep, (scale, deep), type("Holding", (), {"call": functools.partial(scale, by=deep)})):
+        assert "value" not in describe_flow(Node(value=value))["code"]
+    assert "value" in describe_flow(Node(value=(scale, [1])))["code"]
+
+
+# -- what a module has -------------------------------------------------------------------------------------------------
+
+
+class Unpicklable:
+    def __init__(self, size):
+        self.size = size
+
+    def __reduce__(self):
+        raise TypeError
+
+
+def imported(value):
+    return describe_imported(value, frozenset(), frozenset())
+
+
+def test_what_a_module_has_is_described_by_its_content(tmp_path):
+    assert imported({Node(size=1)}) == imported({Node(size=1)}) != imported({Node(size=2)})
+    assert imported(Unpicklable(1)) == imported(Unpicklable(1)) != imported(Unpicklable(2))
+    assert imported([math]) == "list(module math)"
+
+
+def test_a_file_in_memory_is_described_by_its_path(tmp_path):
+    def mapped(name):
+        return imported(np.memmap(tmp_path / name, np.uint8, "w+", shape=4))
+
+    assert mapped("a") == mapped("a") != mapped("b")
+    assert str(tmp_path / "a") in mapped("a")
+
+
+def test_what_is_too_large_has_no_description(monkeypatch):
+    assert imported(np.zeros(100)) is not None
+    monkeypatch.setattr(fingerprints, "_MAX_BYTES", 799)
+    assert imported(np.zeros(100)) is None
+    monkeypatch.setattr(fingerprints, "_MAX_VALUES", 9)
+    assert imported([0] * 9) is None and imported([0] * 8) is not None
