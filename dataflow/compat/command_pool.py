@@ -181,8 +181,8 @@ class _CommandSocket:
 
     def close(self) -> None:
         """Close the consumer's end: no more commands. Idempotent."""
-        if self._ours is not None:
-            self._ours.close()
+        assert self._ours is not None, "a worker closes nothing"
+        self._ours.close()
         self.theirs.close()
 
     def receive(self) -> tuple[bytes, Descriptor | None] | None:

@@ -319,9 +319,7 @@ def _in_dataflow(rest: list[str], before: int) -> Target | None:
             if found is None and name in _MISSING_IN_MODULES:
                 return Missing(_MISSING_IN_MODULES[name], before + 2)
             return found or (_unknown([module, name], before) if before == 2 else None)
-        case [name, *_]:
-            return _named(name, before)
-    return None
+    return _named(rest[0], before)
 
 
 def _named(name: str, before: int) -> Target | None:

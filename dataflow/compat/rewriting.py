@@ -13,7 +13,6 @@ Guarantees:
 from __future__ import annotations
 
 import ast
-import builtins
 import ipaddress
 import re
 import sys
@@ -81,9 +80,6 @@ class Finding:
     kind: Literal["left", "look"]
     name: str
     text: str
-
-    def __str__(self) -> str:
-        return f"{self.line}:{self.column}: {self.name}: {self.text}"
 
 
 @dataclass(frozen=True)
@@ -277,10 +273,9 @@ class _Rewriter:
         )
 
     def _alias_of(self, assignment: Any) -> Any:
-        names = assignment.node.names
-        if isinstance(names, self.cst.ImportStar):
-            return None
-        for alias in names:  # `import a.b` also makes assignments to its beginnings, which bind nothing else
+        for (
+            alias
+        ) in assignment.node.names:  # `import a.b` also makes assignments to its beginnings, which bind nothing else
             bound = alias.asname.name if alias.asname is not None else alias.name
             if self._dotted(bound) == assignment.name:
                 return alias
@@ -326,9 +321,7 @@ class _Rewriter:
                 staying.append(alias)
             elif isinstance(target, MovedModule):
                 local = alias.asname.name.value if alias.asname is not None else name
-                package, _, inner = target.module.partition(".")
-                plain = f"import {package}" if not inner else f"from {package} import {inner}"
-                modules.append(plain if local == (inner or package) else f"{plain} as {local}")
+                modules.append(f"import {target.module}" + (f" as {local}" if local != target.module else ""))
                 self._uses_of_module(binding, local, f"{module}.{name}", local)
             elif isinstance(target, Moved):
                 moved.setdefault(target.module, []).append((alias, self._alias_text(alias, target, binding)))
@@ -448,8 +441,7 @@ class _Rewriter:
             elif isinstance(target, Moved) and length > 0:
                 head = self._head(chain, length)
                 self.names[head] = target.name
-                inner = target.module.partition(".")[2] if local == _OURS else ""
-                now = ".".join(filter(None, [local, inner, target.name]))
+                now = f"{local}.{target.name}"
                 if self._dotted(head) != now:
                     self._replace(head, now)
                 self._look_at_attribute(chain, text, target.name)
@@ -483,7 +475,7 @@ class _Rewriter:
                 self._replace(alias.name, target.module)
                 self._uses_of_module(binding, local, dotted, local)
             elif isinstance(target, MovedModule) or self._uses_dataflow(binding, local or dotted):
-                bound, text = self._bound(target.module if isinstance(target, MovedModule) else _OURS)
+                bound, text = self._bound()
                 # All of tensorpack can be used after `import tensorpack.dataflow`.
                 name = "tensorpack" if local is None and dotted.startswith("tensorpack.") else dotted
                 num_edits = len(self.edits)
@@ -498,19 +490,14 @@ class _Rewriter:
         uses = binding.uses if binding is not None and binding.dotted == "tensorpack" else []
         return any(target_of("tensorpack" + text[len(written) :]) is not None for _, text in uses)
 
-    def _bound(self, module: str) -> tuple[str, str]:
-        """The local name for `module` in this program, and the statement that binds it."""
+    def _bound(self) -> tuple[str, str]:
+        """The local name for this library in this program, and the statement that binds it."""
         taken = any(
             assignment.name == _OURS and not self._is_a_predecessor(assignment)
             for scope in self.scopes
             for assignment in scope.assignments
         )
-        if not taken:
-            return module, f"import {module}"
-        package, _, inner = module.partition(".")
-        if inner:
-            return f"{_OURS_IF_TAKEN}_{inner}", f"from {package} import {inner} as {_OURS_IF_TAKEN}_{inner}"
-        return _OURS_IF_TAKEN, f"import {module} as {_OURS_IF_TAKEN}"
+        return (_OURS_IF_TAKEN, f"import {_OURS} as {_OURS_IF_TAKEN}") if taken else (_OURS, f"import {_OURS}")
 
     def _is_a_predecessor(self, assignment: Any) -> bool:
         if not isinstance(assignment, self.metadata.ImportAssignment):
@@ -562,7 +549,7 @@ class _Rewriter:
             elif isinstance(meant, Missing):
                 self._find(node, "left", name, meant.text)
                 missing.add(name)
-            elif not hasattr(builtins, name):
+            else:
                 others = True
         if whole:
             if explicit:

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import types
 import weakref
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 import dataflow
 from dataflow import BackgroundProc, DataFlowTerminated, NotPicklable, ShapeMismatch, SharedMem
 from dataflow import TimeoutError as DataFlowTimeout
+from dataflow.compat.background import _ResultSlots
 from dataflow.compat.command_pool import CommandPool
 from tests.compat.targets import SIZE, Counting, drawn, everything, same, wait_at
 from tests.support.contract import seeded
@@ -283,6 +285,16 @@ def test_a_late_result_is_waited_for_again():
             bg.get(timeout=-1)
         SharedMem.shm2ndarray(gate)[0] = 1
         assert bg.get(timeout=False)[0].tolist() == [0, 1, 2]
+
+
+def test_a_worker_that_has_failed_is_heard_of_after_its_results():
+    made, failures = [[], [0.1]], {1: ValueError("no more")}
+    pool = types.SimpleNamespace(acknowledged=made, failures=failures)
+    slots = types.SimpleNamespace(_slots=[0, 1], _turn=0, _ordered=True, _pool=pool)
+    assert _ResultSlots._next_ready(slots) is None
+    made[1].clear()
+    with pytest.raises(ValueError, match="no more"):
+        _ResultSlots._next_ready(slots)
 
 
 def test_an_interrupt_while_get_waits_does_no_harm():

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import psutil
 import pytest
 
 from dataflow import (
@@ -61,6 +62,15 @@ def test_a_pass_goes_on_where_the_last_one_stopped_and_a_reset_renews_the_proces
     assert again != first[:3]
     with BackgroundData(drawn, n_proc=2, seed=4) as df, BackgroundData(drawn, n_proc=2, seed=4) as other:
         assert taken(df, 3) == taken(other, 3)
+
+
+def test_under_another_seed_the_processes_are_others():
+    others = len(psutil.Process().children())
+    with BackgroundData(drawn, n_proc=1, timeout=LIMIT) as df:
+        for number in (4, 5):
+            with seeded(number):
+                taken(df, 2)
+            assert len(psutil.Process().children()) == others + 1
 
 
 def test_in_two_places_of_a_chain_it_draws_different_numbers():

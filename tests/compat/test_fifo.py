@@ -7,6 +7,7 @@ import os
 import threading
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from hypothesis.extra import numpy as hnp
 import dataflow
 from dataflow import DataFlowTerminated, NotPicklable, SharedMem, SharedQ
 from dataflow import TimeoutError as DataFlowTimeout
+from dataflow.compat import command_pool
 from dataflow.compat.command_pool import CommandPool
 from tests.compat.targets import (
     DTYPES,
@@ -273,10 +275,62 @@ def test_a_forked_child_makes_its_own():
                 with SharedQ() as own:
                     own.startproc(["i8"], [3], fill, (6,))
                     code = 0 if own.get(timeout=LIMIT)[0].tolist() == [6] * 3 else 2
+                queue.shutdown()  # no-op
             finally:
                 os._exit(code)
         assert os.waitpid(pid, 0)[1] == 0
         assert queue.get(timeout=LIMIT)[0].tolist() == [5] * 3
+
+
+def refused(*_):
+    raise MemoryError
+
+
+@pytest.mark.parametrize("what", ["CommandPool.send", "close_at_exit"])
+def test_a_job_that_cannot_be_started_leaves_no_process(what, monkeypatch):
+    owner, _, name = what.rpartition(".")
+    with SharedQ() as queue:
+        with monkeypatch.context() as patched:
+            patched.setattr(CommandPool if owner else command_pool, name, refused)
+            with pytest.raises(MemoryError):
+                queue.startproc(["i8"], [3], fill, (5,))
+        assert len(queue) == 0
+        queue.startproc(["i8"], [3], fill, (6,))
+        assert queue.get(timeout=LIMIT)[0].tolist() == [6] * 3
+
+
+def interrupted_once(monkeypatch, name):
+    """Let the next call of a method of `CommandPool` be interrupted as it ends."""
+    method = getattr(CommandPool, name)
+
+    def interrupted(self):
+        method(self)
+        monkeypatch.setattr(CommandPool, name, method)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CommandPool, name, interrupted)
+
+
+def test_an_interrupted_shutdown_ends_all_processes(monkeypatch):
+    queue, others = SharedQ(), psutil.Process().children()
+    for _ in range(3):
+        queue.startproc(["i8"], [3], wait_and_fill, (SharedMem.puthandle("i8", 1), 5))
+    interrupted_once(monkeypatch, "close")
+    with pytest.raises(KeyboardInterrupt):
+        queue.shutdown()
+    assert psutil.Process().children() == others
+
+
+def test_a_job_whose_acknowledgement_an_interrupt_may_have_lost_is_lost(monkeypatch):
+    with SharedQ() as queue:
+        for number in (5, 6):
+            queue.startproc(["i8"], [3], fill, (number,))
+        interrupted_once(monkeypatch, "receive_all")
+        with pytest.raises(KeyboardInterrupt):
+            queue.get(timeout=LIMIT)
+        with pytest.raises(DataFlowTerminated, match="was interrupted, and its result is lost"):
+            queue.get(timeout=LIMIT)
+        assert queue.get(timeout=LIMIT)[0].tolist() == [6] * 3
 
 
 def drawn(num=4, **more):

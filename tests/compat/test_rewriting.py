@@ -225,6 +225,11 @@ def test_every_name_of_tensorpack_has_a_counterpart_or_a_reason(name):
         assert isinstance(target, Missing) and "left out" in target.text
 
 
+def test_a_module_of_a_predecessor_is_none_of_this_library():
+    assert [names.is_ours(name) for name in ("common", "nothing", "remote", "seed")] == [False, False, True, True]
+    assert target_of("tensorpack.utils.utils.fix_rng_seed.x").length == 4
+
+
 @pytest.mark.parametrize("package", ["tensorpack.dataflow", "tensorpack", "dataflow"])
 @pytest.mark.parametrize("name", OLDER)
 def test_every_name_of_older_versions_has_a_replacement(name, package):
@@ -318,6 +323,7 @@ def test_a_load_that_says_whether_it_unpickles_is_not_named():
     [
         ("from tensorpack import *\n\n\nBatchData('é', 2)", (4, "BatchData")),
         ("from tensorpack.dataflow import *\nFakeData, imgaug", (2, "imgaug")),
+        ('def f(df: "Text"): return BatchData(df, 2)\nfrom tensorpack import *', (1, "BatchData")),
     ],
 )
 def test_a_name_that_the_changes_leave_undefined_is_reported(source, name, monkeypatch):
@@ -347,6 +353,36 @@ def test_a_variable_that_was_a_module_before_is_no_finding():
     assert text_of(source) == source.replace("tensorpack.", "")
     assert findings_in(source) == []
     assert findings_in("import tensorpack.dataflow as df\ndf.unknown") == [(2, "df.unknown")]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "from mylib import MultiProcessRunner\n",
+        "from mylib import run as MultiProcessRunner\n",
+        '__all__ = ["PrefetchData"]\n',
+        "try: pass\nexcept ImportError: from tensorpack.dataflow import BatchData as PrefetchData\n",
+    ],
+)
+def test_a_name_stays_where_the_new_one_or_itself_means_something_else(other):
+    source = f"{other}from tensorpack.dataflow import PrefetchData\nPrefetchData(ds, nr_proc=2)\n"
+    assert text_of(source) == source.replace("tensorpack.", "").replace("nr_", "num_")
+
+
+def test_only_the_arguments_of_what_is_made_are_renamed():
+    source = (
+        "from tensorpack.dataflow import *\nsuper().__init__(nr_proc=1)\nclass A(PrefetchData):\n"
+        "    def __init__(self):\n        make().__init__(nr_proc=1)\n        super().__init__(nr_proc=1)\n"
+    )
+    after = text_of(source).splitlines()
+    assert after[1] == "super().__init__(nr_proc=1)"
+    assert after[4:] == ["        make().__init__(nr_proc=1)", "        super().__init__(num_proc=1)"]
+
+
+def test_a_star_import_of_what_is_left_out_is_named():
+    source = "from tensorpack.dataflow.imgaug import *\nFlip"
+    assert text_of(source) == source
+    assert findings_in(source) == [(1, "tensorpack.dataflow.imgaug.*")]
 
 
 def test_a_keyword_that_is_given_twice_is_left():
@@ -386,6 +422,30 @@ def test_a_keyword_that_is_given_twice_is_left():
         ),
         ("from dataflow import common\ncommon.PrefetchData", "import dataflow as common\ncommon.MultiProcessRunner"),
         ("import elektronn2.training.parallelisation as p\np.SharedQ", "import dataflow as p\np.SharedQ"),
+        (
+            "import elektronn2.training.parallelisation\nelektronn2.training.parallelisation.SharedQ, elektronn2.other",
+            "import elektronn2.training.parallelisation\nimport dataflow\ndataflow.SharedQ, elektronn2.other",
+        ),
+        ("import tensorpack.dataflow\nx = tensorpack.dataflow", "import dataflow\nx = dataflow"),
+        ("import tensorpack.dataflow as D\nx = D", "import dataflow as D\nx = D"),
+        (
+            "import tensorpack.dataflow, tensorpack.dataflow.common\ntensorpack.dataflow.BatchData",
+            "import dataflow\ndataflow.BatchData",
+        ),
+        (
+            "import tensorpack.dataflow as D, tensorpack.dataflow.common as D\nD.raw.FakeData",
+            "import dataflow as D, dataflow as D\nD.FakeData",
+        ),
+        (
+            "from tensorpack.dataflow import BatchData as P, PrefetchData as P\nP(ds, 2)",
+            "from dataflow import BatchData as P, MultiProcessRunner as P\nP(ds, 2)",
+        ),
+        ("import tensorpack.dataflow\ndataflow = 1\ntensorpack.dataflow.raw.FakeData", "import dataflow as dataflow_"),
+        ("from tensorpack.utils import *\nlogger", "from tensorpack.utils import *\nlogger"),
+        (
+            "from tensorpack import *  # first\nfrom tensorpack.dataflow import *\nBatchData",
+            "pass  # first\nfrom dataflow import *\nBatchData",
+        ),
     ],
 )
 def test_forms_of_imports(before, after):

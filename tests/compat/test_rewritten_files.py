@@ -113,6 +113,14 @@ def test_notes_that_say_the_same_are_one_line_with_all_places(script, capsys):
     assert last.endswith("; places to change by hand: 6")
 
 
+def test_of_many_names_that_need_the_same_the_first_are_named(script, capsys):
+    names = [f"D.name_{k}" for k in range(6)]
+    script.write_text(f"import tensorpack.dataflow as D\n{', '.join(names)}\n")
+    assert main(["migrate", str(script)]) == 1
+    note, _ = capsys.readouterr().err.splitlines()
+    assert f":2:1: {', '.join(names[:4])}, …: it is not a public name" in note
+
+
 @pytest.mark.parametrize(
     "own", ["dataflow.py", "dataflow/__init__.py", "../src/dataflow.py", "../dataflow/__init__.py"]
 )

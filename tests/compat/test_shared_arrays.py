@@ -165,8 +165,10 @@ def test_a_lock_that_another_process_has_can_be_waited_for_with_a_limit():
 
 
 def test_a_handle_without_a_lock_says_so():
+    handle = SharedMem.puthandle("f4", 3)
+    assert repr(handle) == "<handle of 3 shared float32>"
     with pytest.raises(ValueError, match="lock=True"):
-        SharedMem.puthandle("f4", 3).get_lock()
+        handle.get_lock()
 
 
 def test_a_handle_may_refuse_to_be_pickled():
