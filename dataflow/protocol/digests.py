@@ -393,9 +393,6 @@ def _first_difference(one: Digests, other: Digests) -> str | None:
                     f"{_found_elsewhere(one, other, p, begin)}{seeds}"
                 )
             begin += one.block
-        lengths = one.ends.get(p), other.ends.get(p)
-        if lengths[0] != lengths[1] and None not in lengths:
-            return f"pass {p} of {one.name} has {lengths[0]} datapoints, and of {other.name} {lengths[1]}{seeds}"
     return None
 
 

@@ -126,11 +126,10 @@ class _OfThisProcess:
     def release(self) -> None:
         with self.lock:
             self.num_users -= 1
-            if self.num_users:
+            if self.num_users or self.running is None:
                 return
             ended, self.running = self.running, None
-        if ended is not None:
-            ended.end()
+        ended.end()
 
 
 _begun: Final[WeakSet[_LoopThread]] = WeakSet()
@@ -189,8 +188,8 @@ class LoopTask:
             self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        assert self._task is not None, "the loop calls `_begin` first"
+        self._task.cancel()
 
     def has_ended(self, timeout: float) -> bool:
         """Wait for its end for `timeout` seconds; return whether it has come."""

@@ -433,7 +433,6 @@ def _steps_of_code(iterator: Iterator[Any], code: RunningCode) -> Iterator[Any]:
         yield from islice(iterator, None)  # without `islice` it would close the iterator, which the user may hold
     except TimeoutError as error:
         require_waiting(error, False, code_of(code.df))
-        raise
     finally:
         leave_code(frame)
 

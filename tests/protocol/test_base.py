@@ -3,12 +3,15 @@
 import copy
 import itertools
 import pickle
+import sys
+import types
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataflow import DataFromList, JoinData, MapData
 from dataflow.errors import DataFlowTerminated, Dropped, LengthUnknown, NotAddressable
 from dataflow.protocol import seeding
 from dataflow.protocol.base import DataFlow, ProxyDataFlow, RNGDataFlow, require_flow
@@ -492,3 +495,19 @@ def test_walking_and_resetting_stop_where_workers_take_over():
     assert list(walk(df)) == [df, elsewhere]
     assert list(df) == [[0]]
     assert ds.resets == 0
+
+
+def test_a_node_in_two_places_reports_its_failures_once():
+    ds = MapData(DataFromList([[0], [1]], shuffle=False), lambda dp: [1 / dp[0]], max_failures=5)
+    df = JoinData([ds, ds])
+    assert len(list(df)) == 1
+    assert len(df.failures) == len(ds.failures) == 2
+
+
+@pytest.mark.parametrize("reads", ["df[0]", "df.__getitems__([0])"])
+def test_a_loader_that_would_read_the_same_pass_again_is_refused(reads, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.data", types.ModuleType("torch.utils.data"))
+    df = Shuffled()
+    assert df[0]
+    with pytest.raises(TypeError, match=r"Shuffled is not a map-style dataset.*to_torch"):
+        eval(reads, {"__name__": "torch.utils.data._utils.fetch", "df": df})

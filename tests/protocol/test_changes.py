@@ -8,6 +8,7 @@ import json
 import logging
 import mmap
 import random
+import sys
 import types
 import weakref
 from pathlib import Path
@@ -31,8 +32,9 @@ from dataflow import (
     NotPicklable,
     ParallelData,
 )
-from dataflow.protocol.changes import Snapshot
+from dataflow.protocol.changes import ImportCheck, Snapshot
 from dataflow.protocol.state import state_of
+from tests.support import products
 from tests.support.products import covering
 
 RUNNERS = {
@@ -358,6 +360,37 @@ def test_a_global_variable_that_the_function_itself_assigns_may_differ(monkeypat
         assert numbers(df) == [[0], [1]]
 
 
+def counting_in_a_class(dp):
+    Scale.num_calls = Scale.factor
+    return dp
+
+
+def counting_in_a_module(dp):
+    products.num_calls = 5
+    return [dp, products.num_calls]
+
+
+@pytest.mark.parametrize(
+    ("func", "holder"), [(counting_in_a_class, Scale), (counting_in_a_module, products)], ids=["class", "module"]
+)
+def test_so_may_an_attribute_that_it_assigns_itself(func, holder, monkeypatch):
+    monkeypatch.setattr(holder, "num_calls", 1, raising=False)
+    monkeypatch.setattr(holder, "num_others", 1, raising=False)
+    compared = " ".join(name for name, _ in ImportCheck([("func", func), ("holder", holder)]).entries())
+    assert "num_others of" in compared and "num_calls of" not in compared
+
+
+def test_what_a_module_without_source_has_is_no_time_of_its_import(monkeypatch):
+    module = types.ModuleType("without_source_of_changes")
+    module.START = 1
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    check = ImportCheck([("func", module)])
+    check()
+    module.START = 2
+    with pytest.raises(NotPicklable, match="START of without_source_of_changes, which is 1 in the consumer, but 2 in"):
+        check()
+
+
 @pytest.mark.parametrize("kind", [MultiProcessMapData, MultiThreadMapData])
 def test_a_map_whose_function_or_source_has_changed(kind):
     scale, data = Scale(), [[k] for k in range(3)]
@@ -497,6 +530,29 @@ def test_objects_of_others_that_remember_something_have_not_changed():
     df = MapData(source(2), functools.partial(by_weight, weights=held))
     before = Snapshot([df])
     assert [str(path) for path, *_ in held][9] == "9"
+    assert before.difference(Snapshot([df])) is None
+
+
+class Unsized:
+    """Its length is not known."""
+
+    def __call__(self, dp):
+        return dp
+
+    def __len__(self):
+        raise ValueError
+
+
+def test_an_object_whose_length_raises_is_no_change():
+    df = MapData(source(2), Unsized())
+    assert Snapshot([df]).difference(Snapshot([df])) is None
+
+
+def test_a_file_in_memory_is_no_change_for_workers_that_are_forked(tmp_path):
+    weights = np.memmap(tmp_path / "weights", np.uint8, "w+", shape=8)
+    df = MapData(source(2), functools.partial(by_weight, weights=np.asarray(weights)))
+    before = Snapshot([df])
+    weights[:] = 5
     assert before.difference(Snapshot([df])) is None
 
 

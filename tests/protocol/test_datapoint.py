@@ -538,3 +538,22 @@ class TestCommonDtype:
         column = np.empty(2, object)
         column[:] = ["a", 1]
         assert stack_column([column, column], "x").tolist() == [["a", 1], ["a", 1]]
+
+
+@pytest.mark.parametrize("key", [2, "a"])
+def test_a_component_that_a_list_lacks_is_named(key):
+    with pytest.raises((IndexError, TypeError, KeyError), match=repr(key)):
+        selected([0, 1], [1, key])
+
+
+class Half(float):
+    pass
+
+
+class Wave(complex):
+    pass
+
+
+def test_classes_of_numbers_become_what_the_numbers_become():
+    assert stacked(Half(0.5), 1.5).dtype == np.float32
+    assert stacked(Wave(1j), 1.5).dtype == np.complex64

@@ -4,10 +4,12 @@ import pickle
 import traceback
 import warnings
 
+from dataflow.protocol import failures
 from dataflow.protocol.failures import (
     Failure,
     FailureReporter,
     Report,
+    Tolerance,
     failure_of,
     failure_reporter,
     reporting_to,
@@ -84,3 +86,27 @@ def test_items_that_go_through_several_nodes_are_seen_once():
         reporter.record_seen("above", above)
         reporter.report_seen()
     assert [report.seen for report in reports] == [120, 80]
+
+
+def test_a_warning_that_cannot_be_sent_is_dropped():
+    def refuse(report):
+        raise ValueError
+
+    FailureReporter(None, (), refuse).report_warning("words")  # the next step of the worker finds out
+
+
+def test_what_is_seen_is_reported_where_it_is_judged_above():
+    sent = []
+    for limit, num in ((3, 0), (0.5, 1)):
+        tolerance = Tolerance("MapData", 0.5, FailureReporter(limit, (), sent.append))
+        tolerance.seen = 100
+        tolerance.check_seen()
+        assert [report.seen for report in sent] == [100] * num
+
+
+def test_of_items_that_any_worker_may_do_again_the_last_are_known(monkeypatch):
+    monkeypatch.setattr(failures, "_MAX_RECORDS", 2)
+    tolerance, error = Tolerance("MapData", 100, shared=True), raised(ValueError("no"))
+    for position in (0, 1, 1, 2, 2, 1, 0):
+        tolerance.skip(failure_of("MapData", position, 0, error), error)
+    assert tolerance.num_failures == 4  # the first was forgotten for the third

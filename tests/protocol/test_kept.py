@@ -561,6 +561,14 @@ REFUSED = {
         "dict of length 1, digest",
     ),
     "class of a list": (lambda: Keeping(History(), lambda df: len(df.kept), grow), "History of length 2, digest"),
+    "object where there was a number": (
+        lambda: Keeping(5, lambda df: 1, lambda df: setattr(df, "kept", Schedule())),
+        "object that was not there at first",
+    ),
+    "set of what has no order": (
+        lambda: Keeping({"a", *range(2000)}, lambda df: 1, lambda df: df.kept.add(-1)),
+        "set of length 2002",
+    ),
     "another object": (lambda: Keeping(Schedule(), lambda df: 1, replace_object), "object that was not there at first"),
     "list of objects": (lambda: Keeping([object()], lambda df: len(df.kept), grow), "list of length 3"),
 }
@@ -578,6 +586,12 @@ def test_what_cannot_be_given_is_refused_when_it_is_saved(make, message, above):
         assert len(list(df)) == NUM  # the loop goes on
         with pytest.raises(NotReproducible, match=rf"Keeping.kept \(.*{message}.*\) is kept .* variable of __iter__"):
             df.state_dict()
+
+
+def test_an_iterator_that_is_exchanged_is_not_held_over_several_passes():
+    df = ResumableData(Keeping(iter([1]), lambda df: 1, lambda df: setattr(df, "kept", None)))
+    passes(df, 1)
+    assert "kept" not in df.state_dict()
 
 
 def test_what_is_made_when_it_is_first_needed_is_not_kept():
@@ -696,6 +710,32 @@ def test_other_values_are_not_described(held):
     df = Keeping(held, value)
     described = kept_values.describe(df)
     assert "kept" not in described or kept_values.is_opaque(described["kept"])
+
+
+class OnDevice:
+    """An array that is not in the memory of the processor."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError
+
+    def __len__(self):
+        return 3
+
+
+OnDevice.__module__ = "numpy.made_here"
+
+
+def test_of_what_cannot_be_compared_no_change_is_noticed():
+    for held in (OnDevice(), SimpleNamespace(log=list(range(2000)), device=OnDevice())):
+        assert "OnDevice" not in json.dumps(kept_values.describe(Keeping(held, value)))
+
+
+def test_a_generator_that_is_held_twice_is_one():
+    rng = np.random.default_rng(1)
+    df = Keeping(lambda: (rng, np.random.random), value)
+    df.again = [rng, random.random]
+    described = json.dumps(kept_values.describe(df))
+    assert described.count('"bit_generator"') == 2 and "MT19937" not in described
 
 
 def test_generators_of_torch():

@@ -54,6 +54,7 @@ from dataflow import (
     ShuffleData,
     TestDataSpeed,
 )
+from dataflow.protocol.pauses import limit
 from tests.support.faults import deadline
 from tests.support.pauses import Gate, Late, LateInOrder, patiently, plain, taken_patiently
 
@@ -405,3 +406,9 @@ def test_a_queue_is_waited_for_again():
     assert plain(next(steps)) == [[1, 2]]
     q.put(None)
     assert list(steps) == []
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_part_of_what_may_wait_is_that_of_what_may_not(waits):
+    assert list(limit(iter(range(9)), waits, 5, 2)) == [2, 3, 4]
+    assert list(limit(iter(range(4)), waits, None, 2)) == [2, 3]

@@ -225,3 +225,15 @@ def test_a_flow_that_stands_for_another_remembers_the_same():
     df, other = Plain(), Plain()
     state_of(df).share(Notes, state_of(other))
     assert state_of(df).part(Notes) is state_of(other).part(Notes)
+
+
+def test_under_another_seed_what_nodes_note_is_forgotten():
+    continued = Continued()
+    first = continued.note(HERE, list)
+    assert continued.note(HERE, list) is first and continued.note(THERE, list) is not first
+    continued.note(Stream(2), list)
+    assert continued.note(HERE, list) is not first
+
+
+def test_a_flow_that_was_closed_since_it_failed_has_nothing_to_release():
+    FlowState().settle()

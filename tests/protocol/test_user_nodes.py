@@ -10,12 +10,22 @@ from itertools import islice
 
 import pytest
 
-from dataflow import DataFromList, MapData, MultiThreadRunner, ParallelData
-from dataflow.errors import LengthUnknown, NotAddressable
+from dataflow import (
+    DataFromGenerator,
+    DataFromList,
+    MapData,
+    MultiThreadRunner,
+    ParallelData,
+    ResumableData,
+    ShardData,
+    ShuffleData,
+)
+from dataflow.errors import DataFlowTerminated, LengthUnknown, NotAddressable, NotReproducible
 from dataflow.protocol import seeding
 from dataflow.protocol.base import DataFlow, ProxyDataFlow, RNGDataFlow
 from dataflow.protocol.fingerprints import describe
 from dataflow.protocol.passes import RunningPass, copy_chain, flows_in, open_flow, root_stream
+from dataflow.protocol.state import state_of
 from tests.support.waits import LIMIT, wait_until
 
 
@@ -675,6 +685,63 @@ def test_a_deep_chain_of_user_nodes_is_told_from_above():
         df = Through(df)
     assert [first(df), first(df)] == [[0], [1]]
     assert df.addressable is False
+
+
+def test_an_iteration_that_is_left_after_the_next_has_begun_does_not_end_that_one():
+    df = Through(Passes())
+    first, second = iter(df), iter(df)
+    next(first)
+    next(second)
+    session = state_of(df).session
+    of_second = session.iterating
+    first.close()
+    assert session.iterating is of_second is not None
+    second.close()
+    assert session.iterating is None
+    first, second = iter(df), iter(df)
+    next(first)
+    next(second)
+    df.close()
+    for steps in (first, second):
+        with pytest.raises(DataFlowTerminated, match="Through"):
+            next(steps)
+
+
+def test_code_that_iterates_a_resumable_flow_gets_its_passes_in_turn():
+    def taken():
+        inner = ResumableData(ShuffleData(DataFromList([[k] for k in range(6)], shuffle=False)))
+
+        class Hides(DataFlow):
+            def __init__(self):
+                self.read = lambda: list(inner)
+
+            def __iter__(self):
+                yield self.read()
+
+        df = Hides()
+        return [*df, *df, *df]
+
+    found = taken()
+    assert found == taken() and all(sorted(one) == [[k] for k in range(6)] for one in found)
+    assert len({str(one) for one in found}) == 3
+
+
+@pytest.mark.parametrize("of_node", [False, True])
+def test_processes_that_share_what_a_flow_in_code_draws_need_a_seed(of_node):
+    seeding.seed(None)
+
+    class Makes(DataFlow):
+        def __iter__(self):
+            yield from ShuffleData(DataFromList([[k] for k in range(4)], shuffle=False))
+
+    def makes(dp):
+        return next(iter(ShuffleData(DataFromList([[0], [1]], shuffle=False))))
+
+    df = Makes() if of_node else MapData(DataFromGenerator(lambda: iter([[0], [1]])), makes)
+    with pytest.raises(
+        NotReproducible, match="different numbers in each process, and their shares of a pass would over"
+    ):
+        list(ShardData(df, 0, 2))
 
 
 def test_two_threads_may_iterate_one_user_node_and_get_a_pass_each():

@@ -288,3 +288,8 @@ def test_without_a_budget_an_item_costs_one_call_of_the_kernel():
     step = applied.step
     assert applied.over([[1]]).__reduce__()[1][0] == step, "map() calls the kernel itself, with nothing in between"
     assert list(applied.over([[1]])) == [[1]] and calls == [], "positions are computed only after a failure"
+
+
+def test_a_flow_may_begin_in_a_function_that_no_node_calls():
+    flow = DataFromList([[7]], shuffle=False)
+    assert list(Applied("MapData", lambda dp: list(flow), lambda k: (0, k)).over([[1]])) == [[[7]]]
