@@ -517,8 +517,7 @@ class _Disk(io.RawIOBase):
         return size
 
     def close(self) -> None:
-        if not self.closed:
-            self._file.close()
+        self._file.close()
         super().close()
 
 

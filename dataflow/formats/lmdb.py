@@ -347,6 +347,8 @@ class _LMDBFile:
         """Return the value of a key, or None; valid as long as `lock` is held."""
         try:
             return self.transaction.get(key)
+        except self._lmdb.BadValsizeError:
+            return None  # no file has a key of this length
         except self.error as error:
             raise self.damaged(error) from error
 

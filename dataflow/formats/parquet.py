@@ -110,8 +110,7 @@ class ParquetFiles:
         first = 0
         for group in range(footer.num_row_groups):
             num = footer.row_group(group).num_rows
-            if num:
-                self._add_part(k, group, first, num)
+            self._add_part(k, group, first, num)
             first += num
 
     def _add_part(self, k: int, group: int, first: int, num: int) -> None:

@@ -60,8 +60,7 @@ def write_all(datapoints: Iterable[Any], write: Callable[[int, Any], None], *, t
     Raises:
         NotStorable: Raised by `write`; names the datapoint.
     """
-    for _ in writing_all(iter(datapoints), write, total=total, label=label, waits=False):
-        pass
+    list(writing_all(iter(datapoints), write, total=total, label=label, waits=False))  # which yields nothing
 
 
 def writing_all(

@@ -105,7 +105,7 @@ class RecordReader:
             self._file.close()
             raise
         size = int(self._offsets[-1] - self._offsets[self._skip]) if len(self) > 0 else 0
-        self._mean_size = -(-size // max(1, len(self)))
+        self._mean_size = -(-size // max(1, len(self))) or 1
         self._verified = bytearray(b"\1" if verified else b"\0") * max(0, len(self))
 
     def __len__(self) -> int:
@@ -130,8 +130,6 @@ class RecordReader:
         return next(self._run(RecordDecoder(self._file.path, pickled=self._pickled), -self._skip, 1 - self._skip))
 
     def read(self, positions: Positions) -> Iterator[Any]:
-        if not self._mean_size:
-            return
         decoder = RecordDecoder(self._file.path, pickled=self._pickled)
         most = max(1, _AT_ONCE // self._mean_size) if self._mean_size < _LARGE else 1
         for first, end in runs(positions, most):

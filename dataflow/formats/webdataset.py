@@ -417,10 +417,7 @@ def _scan(file: PositionalFile, begins: array[int], ends: array[int], sums: arra
         nonlocal window, base, at
         at = offset  # the last one is the mark of the archive's end
         if not base <= offset <= offset + num <= base + len(window):
-            left = file.size - offset
-            if num > left:
-                raise file_damaged(file.path, "", f"the file ends, {num - left} bytes too early,", file.size)
-            base, window = offset, bytes(file.read(offset, min(max(size, num), left)))
+            base, window = offset, bytes(file.read(offset, min(max(size, num), file.size - offset)))
         return window[offset - base : offset - base + num]
 
     if file.size >= 2 and read(0, 2) == _GZIP:

@@ -1,5 +1,6 @@
 """npz and HDF5 files: those of others, and what others see in ours."""
 
+import errno
 import io
 import json
 import os
@@ -9,8 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataflow import FileDamaged, HDF5Data, HDF5Serializer, NotStorable, NumpySerializer, PickleRefused
-from dataflow.formats import columns
+from dataflow import (
+    DataFlowTerminated,
+    FileDamaged,
+    HDF5Data,
+    HDF5Serializer,
+    NotStorable,
+    NumpySerializer,
+    PickleRefused,
+)
+from dataflow.formats import columns, hdf5, npz
+from dataflow.formats.positional import PositionalFile
 from dataflow.formats.records import RecordEncoder
 from tests.formats.files import COLUMNS, HDF5, NPZ, assert_same, by_name, flow, images
 from tests.support.contract import check_node
@@ -334,12 +344,12 @@ LIES = {
     "rows of no columns, without end": lambda about: about.update(size=1 << 62, table=table_of_empty_rows(0)),
     "empty rows without end": lambda about: about.update(size=1 << 40, table=table_of_empty_rows(1)),
 }
+LIES["one row more"] = lambda about: about.update(size=11)
 LIES_OF_NPZ = {
     "no checksums": lambda about: about.pop("checksums"),
     "checksums that are a number": lambda about: about.update(checksums=7),
     "too few checksums": lambda about: about["checksums"].update(label=""),
     "checksums that are no numbers": lambda about: about["checksums"].update(label="x"),
-    "one row more": lambda about: about.update(size=11),
 }
 
 
@@ -370,6 +380,79 @@ def npy(array):
         return file.getvalue()
 
 
+@pytest.mark.parametrize("form", [HDF5, NPZ], ids=["h5", "npz"])
+def test_datapoints_may_be_values_alone(form, tmp_path):
+    with form.load(form.saved(tmp_path, [3, 1, 2]), shuffle=False) as df:
+        assert_same(list(df), [3, 1, 2])
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="needs NumPy 2")
+def test_arrays_of_a_dtype_without_a_form_on_disk_are_refused(tmp_path):
+    with pytest.raises(NotStorable, match="component '0' is an array of Python objects"):
+        HDF5.saved(tmp_path, [[np.array(["a"], np.dtypes.StringDType())]])
+
+
+def zipped(path, **members):
+    archived(path, members, zipfile.ZIP_DEFLATED)
+    return path
+
+
+def test_other_files_in_an_archive_and_bytes_behind_an_array_are_left_out(tmp_path):
+    array = np.asfortranarray(np.arange(6).reshape(2, 3))
+    path = zipped(tmp_path / "file.npz", **{"notes.txt": "of somebody", "a.npy": npy(array) + bytes(5000)})
+    with NPZ.load(path, shuffle=False) as df:
+        assert_same(list(df), [{"a": row} for row in array])
+
+
+def test_a_compressed_array_that_is_damaged_is_named(tmp_path):
+    path = zipped(tmp_path / "file.npz", **{"a.npy": npy(np.random.default_rng(1).normal(size=(200, 20)))})
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    with NPZ.load(path) as df, pytest.raises(FileDamaged, match="array 'a': "):
+        len(df)
+
+
+class Unpicklable:
+    def __reduce__(self):
+        return {}.__getitem__, ("missing",)
+
+
+def test_what_unpickling_raises_is_no_damage(tmp_path):
+    objects = np.empty(1, object)
+    objects[0] = Unpicklable()
+    path = zipped(tmp_path / "file.npz", **{"a.npy": npy(objects)})
+    with pytest.raises(KeyError, match="missing"):
+        NPZ.load(path, pickle=True)
+
+
+class FailingDisk(io.BytesIO):
+    """It gives the directory of an archive, and then no more."""
+
+    def __init__(self, content, num_left):
+        super().__init__(content)
+        self.num_left = num_left
+
+    def read(self, *args):
+        self.num_left -= 1
+        if self.num_left < 0:
+            raise OSError(errno.EIO, "Input/output error")
+        return super().read(*args)
+
+
+def test_an_error_of_the_disk_is_no_damage_of_an_archive(tmp_path):
+    path = str(zipped(tmp_path / "file.npz", **{"notes.txt": "of somebody", "a.npy": npy(np.arange(3))}))
+    content, file = Path(path).read_bytes(), PositionalFile(path)
+    with pytest.raises(OSError, match="Input/output error"):
+        npz._open(file, FailingDisk(content, 2))  # of the directory, whose end zipfile has found
+    disk = FailingDisk(content, 100)
+    archive = npz._open(file, disk)
+    disk.num_left = 0
+    with pytest.raises(OSError, match="Input/output error"):
+        npz._check_name(path, archive, archive.infolist()[0])
+    file.close()
+
+
 @pytest.mark.parametrize("name", LIES)
 def test_an_hdf5_file_that_says_nonsense_about_its_rows_is_damaged(name, tmp_path):
     path = HDF5.saved(tmp_path, [{"label": k} for k in range(10)])
@@ -378,6 +461,107 @@ def test_an_hdf5_file_that_says_nonsense_about_its_rows_is_damaged(name, tmp_pat
         file.attrs["dataflow"] = np.bytes_(json.dumps(about).encode())
     with HDF5.load(path) as df, pytest.raises(FileDamaged):
         len(df)
+
+
+def test_an_hdf5_file_whose_own_words_are_unreadable_is_damaged(tmp_path):
+    path = HDF5.saved(tmp_path, [{"label": 1}])
+    with h5py.File(path, "r+") as file:
+        file.attrs["dataflow"] = np.bytes_(b"{")
+    with HDF5.load(path) as df, pytest.raises(FileDamaged, match="what it says about itself cannot be read"):
+        len(df)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a symbol"), OSError("no errno")])
+def test_an_hdf5_file_whose_structure_cannot_be_read_is_damaged_and_closed(error, foreign, monkeypatch):
+    def refuse(*_):
+        raise error
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(hdf5._HDF5Reader, "_about", refuse)
+    with pytest.raises(FileDamaged, match=f"HDF5 cannot read it .{error}"):
+        hdf5._HDF5Reader(str(foreign), None)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_hdf5_raises_names_the_place_or_the_system(tmp_path):
+    path = tmp_path / "file.h5"
+    with h5py.File(path, "w") as file:
+        file["whole"] = np.arange(5)
+        file.create_dataset("pieces", data=np.arange(5), chunks=(1,))
+    reader = hdf5._HDF5Reader(str(path), ["whole"])
+
+    def fail(error):
+        raise error
+
+    with pytest.raises(OSError, match="disk") as caught:
+        reader.asked(lambda: fail(OSError(errno.EIO, "disk")), "whole", 3)
+    assert not isinstance(caught.value, FileDamaged)
+    for name, place in (("whole", "from row 3 on"), ("pieces", "from row 3 on.*at byte")):
+        dataset = reader._file[name]
+        with pytest.raises(FileDamaged, match=place) as caught:
+            reader.asked(lambda: fail(ValueError("x")), name, 3, dataset)
+        assert ("at byte" in str(caught.value)) == (name == "pieces")
+    with pytest.raises(DataFlowTerminated, match="was closed while it was being read"):
+        reader.asked(lambda: (reader.close(), fail(ValueError("closed"))), "whole")
+
+
+def test_an_hdf5_file_that_cannot_be_begun_is_closed(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise MemoryError
+
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched:
+        patched.setattr(h5py, "File", refuse)
+        with pytest.raises(MemoryError):
+            HDF5.saved(tmp_path, [[1]])
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_records_that_fill_a_chunk_are_written_at_once(tmp_path, monkeypatch):
+    append, appended = hdf5._append, []
+    monkeypatch.setattr(hdf5, "_append", lambda *args: appended.append(1) or append(*args))
+    datapoints = [["a" * k, k] for k in range(50)]
+    for size, least, most in ((1 << 20, 3, 3), (100, 30, 80), (1, 101, 150)):
+        monkeypatch.setattr(hdf5, "_CHUNK", size)
+        with HDF5.load(HDF5.saved(tmp_path, datapoints), shuffle=False) as df:
+            assert_same(list(df), datapoints)
+        assert least <= len(appended) <= most
+        appended.clear()
+
+
+class Full:
+    """A file that takes no more."""
+
+    def __init__(self, file):
+        self._file = file
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def write(self, data):
+        raise OSError(errno.ENOSPC, "full")
+
+
+def test_hdf5_reads_again_what_a_full_disk_has_refused(tmp_path):
+    (tmp_path / "file").touch()
+    disk, found = hdf5._Disk(str(tmp_path / "file")), bytearray(12)
+    disk.write(b"abcdef")
+    disk.seek(2)
+    assert disk.readinto(found) == 4 and found[:4] == b"cdef"
+    disk._file = Full(disk._file)
+    disk.seek(4)
+    disk.write(b"1234")
+    disk.seek(9)
+    disk.write(b"5")
+    disk.seek(0)
+    assert disk.readinto(found) == 12 and found == b"abcd1234\x005\0\0"
+    disk.seek(2)
+    assert disk.readinto(memoryview(found)[:4]) == 4 and found[:4] == b"cd12" and disk.tell() == 6
+    disk.seek(9)
+    assert disk.readinto(memoryview(found)[:3]) == 3 and found[:3] == b"5\0\0"
+    with pytest.raises(OSError, match="No space left"):
+        disk.check()
+    disk.close()
 
 
 @pytest.mark.parametrize("name", LIES | LIES_OF_NPZ)

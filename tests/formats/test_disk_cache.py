@@ -546,3 +546,15 @@ def test_what_a_node_counts_while_it_fills_the_file_is_no_change(path, caplog):
     with DiskCacheData(Counting(), path) as df:
         assert [list(df) for _ in range(3)] == [[[1]]] * 3
     assert not caplog.records
+
+
+def test_another_function_with_the_same_code_keeps_the_file(path, caplog):
+    def make(k):
+        return lambda dp: [dp[0] + 1]
+
+    with DiskCacheData(MapData(flow([[1]]), make(1)), path) as df:
+        assert list(df) == [[2]]
+        reader = df._reader()
+        df.ds.func = make(2)
+        assert list(df) == [[2]] and df._reader() is reader
+    assert not caplog.records

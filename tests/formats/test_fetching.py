@@ -25,7 +25,7 @@ from dataflow import (
     ShuffleData,
     TooManyFailures,
 )
-from dataflow.formats import fetching
+from dataflow.formats import fetching, file_cache
 from dataflow.protocol.fingerprints import describe, describe_flow
 from dataflow.system.urls import retry_after, transient_cause
 from tests.support.contract import check_node
@@ -562,3 +562,38 @@ def test_a_cache_that_is_opened_during_a_cancellation_is_closed(tmp_path, monkey
     asyncio.run(enter_and_cancel())
     check_nothing_left(before)
     assert len(caches) == 1
+
+
+def test_a_cache_needs_locks(folder, monkeypatch):
+    monkeypatch.setattr(file_cache, "fcntl", None)
+    with pytest.raises(ValueError, match="FetchData: cache needs file locks"):
+        FetchData(paths(folder), 0, cache=folder)
+
+
+def test_a_cache_that_is_opened_by_a_thread_that_was_left_behind_is_closed(tmp_path):
+    client = fetching._Client(fetching._Opening(1, 0, None, None, False, {}))
+    before = os.listdir("/proc/self/fd")
+    client._is_left = True
+    client._open_cache(str(tmp_path))
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_file_in_the_cache_is_compared_with_that_of_a_file_system_without_an_event_loop(tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/compared", b"one")
+    with FetchData(DataFromList([["memory://compared"]]), 0, cache=tmp_path, validate=True) as df:
+        assert list(df) == [[b"one"]] == list(df)
+        memory.pipe("/compared", b"another")
+        assert list(df) == [[b"another"]]
+    memory.rm("/compared")
+
+
+def test_the_end_of_an_iterator_in_a_thread_is_an_error():
+    async def run():
+        threads = fetching._Threads(1)
+        with pytest.raises(RuntimeError, match="StopIteration was raised"):
+            await threads.run(next, iter([]))
+        await threads.close()
+
+    asyncio.run(run())

@@ -161,6 +161,44 @@ def test_a_lock_that_is_held_for_long_costs_the_cache_only(opened, monkeypatch, 
     assert holds(cache, (1, 2)) == [1]
 
 
+def test_a_lock_that_another_thread_holds_for_long_costs_the_cache_only(opened, monkeypatch, caplog):
+    cache = opened()
+    monkeypatch.setattr(file_cache, "_PATIENCE", 0.05)
+    with cache._thread_lock:
+        thread = threading.Thread(target=cache.put, args=(name_of(1), file_of(1)))
+        thread.start()
+        thread.join()
+    assert holds(cache, [1]) == [] and "has held its lock" in caplog.text
+
+
+def test_a_lock_that_is_held_as_a_cache_is_opened_leaves_what_is_there(opened, tmp_path, monkeypatch):
+    cache = opened()
+    cache.put(name_of(1), file_of(1))
+    monkeypatch.setattr(file_cache, "_PATIENCE", 0.05)
+    with cache._locked():
+        other = opened(100)
+    assert holds(other, [1]) == [1]
+
+
+def test_a_cache_that_cannot_be_opened_leaves_no_descriptor(opened, monkeypatch):
+    def refuse(*_):
+        raise MemoryError
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(FileCache, "_make_room", refuse)
+    with pytest.raises(MemoryError):
+        opened()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_that_fills_the_cache_replaces_all_others(opened, tmp_path):
+    cache = opened(10_000)
+    for k in range(3):
+        cache.put(name_of(k), file_of(k))
+    cache.put(name_of(4), file_of(4, 9_900))
+    assert [*kept(tmp_path)] == [name_of(4)] and holds(cache, [4]) == [4]
+
+
 def test_a_forked_child_does_not_hold_the_lock(opened, tmp_path):
     cache = opened()
     with cache._locked():

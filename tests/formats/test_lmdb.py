@@ -23,6 +23,8 @@ from dataflow import (
     MultiProcessRunnerZMQ,
     PickleRefused,
 )
+from dataflow.formats import lmdb as lmdb_format
+from dataflow.formats.records import RecordDecoder
 from tests.formats.files import LMDB, assert_same, flow, images
 from tests.support.contract import check_node, seeded
 
@@ -319,3 +321,114 @@ def test_a_file_that_is_replaced_while_it_is_opened_is_one_or_the_other(tmp_path
     monkeypatch.setattr(lmdb, "open", replacing)
     with LMDB.load(path, shuffle=False) as df:
         assert_same(list(df), new)
+
+
+@pytest.mark.parametrize("key", ["", "x" * 600])
+def test_a_key_that_no_file_can_have_is_missing(key, tmp_path):
+    path = written(tmp_path / "file", [(b"a", b"1")])
+    with LMDBData(path, keys=["a", key], shuffle=False) as df, pytest.raises(KeyError, match="there is no key"):
+        list(df)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("file: Permission denied", PermissionError, "Permission denied"),
+        ("The environment is already open in this process", lmdb.Error, "already open"),
+        ("MDB_INVALID", FileDamaged, "this is not a complete LMDB file"),
+    ],
+)
+def test_why_a_file_cannot_be_opened_is_said(text, error, message, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise lmdb.Error(text)
+
+    path = LMDB.saved(tmp_path, [[1]])
+    monkeypatch.setattr(lmdb, "open", refuse)
+    with LMDB.load(path) as df, pytest.raises(error, match=message):
+        len(df)
+
+
+class Refusing:
+    """A transaction that finds a page damaged."""
+
+    def get(self, key):
+        raise lmdb.CorruptedError("page")
+
+
+def test_a_page_that_cannot_be_read_is_damage(tmp_path):
+    file = lmdb_format._LMDBFile(LMDB.saved(tmp_path, [[1]]))
+    file._shared.transaction = Refusing()
+    with pytest.raises(FileDamaged, match="LMDB cannot read it"):
+        file.get(b"00000000")
+    file.close()
+    file.close()
+    assert not lmdb_format._open_files.shared
+
+
+def test_a_mark_that_cannot_be_read_is_damage(tmp_path):
+    path = LMDB.saved(tmp_path, [[1]])
+    with lmdb.open(path, subdir=False, lock=False) as environment, environment.begin(write=True) as transaction:
+        transaction.put(lmdb_format._MARK, b"\xc1")
+    with LMDB.load(path) as df, pytest.raises(FileDamaged, match="the mark of dataflow cannot be read"):
+        len(df)
+
+
+def test_the_mark_of_a_file_of_ours_may_be_read_as_any_value(tmp_path):
+    path = LMDB.saved(tmp_path, [[1], [2]])
+    with LMDBData(path, keys=["00000001", lmdb_format._MARK], shuffle=False) as df:
+        assert msgpack.unpackb(list(df)[1][1])["size"] == 2
+
+
+def test_a_record_that_changes_after_it_was_verified_is_named(tmp_path):
+    path = Path(LMDB.saved(tmp_path, [[f"text {k}"] for k in range(3)]))
+    with LMDB.load(path, shuffle=False) as df:
+        assert list(df) == [["text 0"], ["text 1"], ["text 2"]]
+        content = path.read_bytes()
+        with path.open("r+b") as file:  # not replaced: it is mapped
+            file.write(content.replace(b"\xa6text 1", b"\xc1text 1"))
+        with pytest.raises(FileDamaged, match=r"key b'00000001': .*checksum"):
+            list(df)
+
+
+def test_a_record_that_was_verified_is_verified_again_before_it_counts_as_damaged(tmp_path, monkeypatch):
+    decode = RecordDecoder.decode
+
+    def fail_for_want_of_memory(self, *args, verify=True, **options):
+        if not verify:  # without its key, what has failed cannot be told from damage
+            raise FileDamaged("the checksum does not match", path="file")
+        return decode(self, *args, verify=verify, **options)
+
+    with LMDB.load(LMDB.saved(tmp_path, [[1], [2]]), shuffle=False) as df:
+        assert list(df) == [[1], [2]]
+        monkeypatch.setattr(RecordDecoder, "decode", fail_for_want_of_memory)
+        assert list(df) == [[1], [2]]
+
+
+def test_a_file_that_cannot_be_begun_is_closed(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise MemoryError
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(lmdb_format._LMDBWriter, "commit", refuse)
+    with pytest.raises(MemoryError) as caught:  # whose traceback keeps the environment
+        LMDB.saved(tmp_path, [[1]])
+    assert len(os.listdir("/proc/self/fd")) == before and caught.tb is not None
+
+
+def test_an_error_of_lmdb_that_is_none_of_the_disk_is_raised_as_it_is(tmp_path):
+    def refuse():
+        raise lmdb.BadRslotError("slot")
+
+    with pytest.raises(lmdb.BadRslotError):
+        lmdb_format._LMDBWriter(lmdb, str(tmp_path / "file"), 1)._tried(refuse)
+
+
+def test_a_value_of_a_file_of_ours_that_is_no_record_is_named(tmp_path):
+    path = LMDB.saved(tmp_path, [[1], [2]])
+    with lmdb.open(path, subdir=False, lock=False) as environment, environment.begin(write=True) as transaction:
+        transaction.put(b"00000001", b"text")
+    with (
+        LMDBData(path, shuffle=False) as df,
+        pytest.raises(FileDamaged, match="key b'00000001': bytes that do not begin"),
+    ):
+        list(df)

@@ -108,6 +108,63 @@ def test_one_at_a_time(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def patched_flock(monkeypatch, act):
+    """Call `act` with number, descriptor and operation before each call of `flock`."""
+    flock, calls = saving.fcntl.flock, []
+
+    def patched(fd, operation):
+        calls.append(fd)
+        act(len(calls), fd)
+        flock(fd, operation)
+
+    monkeypatch.setattr(saving.fcntl, "flock", patched)
+    return calls
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_lock_that_its_holder_has_removed_counts_for_nothing(is_there, tmp_path, monkeypatch):
+    path, lock = tmp_path / "file", tmp_path / "file.lock"
+
+    def remove(number, fd):
+        if number == 1:
+            lock.unlink()
+            if is_there:  # somebody else has made the next
+                lock.touch()
+
+    calls = patched_flock(monkeypatch, remove)
+    with saving.alone(str(path), "waits"):
+        assert len(calls) == 2 and os.path.samestat(os.fstat(calls[1]), lock.stat())
+
+
+def test_who_waits_says_so_once(tmp_path, monkeypatch, caplog):
+    def hold(number, fd):
+        if number < 4:
+            raise BlockingIOError
+
+    monkeypatch.setattr(saving, "_INTERVAL", 0)
+    patched_flock(monkeypatch, hold)
+    with caplog.at_level("INFO", "dataflow"), saving.alone(str(tmp_path / "file"), "waits for another"):
+        assert caplog.text.count("waits for another") == 1
+
+
+def test_a_lock_that_cannot_be_had_is_an_error_that_leaves_no_descriptor(tmp_path, monkeypatch):
+    def refuse(number, fd):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    before = len(os.listdir("/proc/self/fd"))
+    patched_flock(monkeypatch, refuse)
+    with pytest.raises(OSError, match="no locks"), saving.alone(str(tmp_path / "file"), "waits"):
+        pass
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_looks_like_an_abandoned_file_and_cannot_be_opened_stays(tmp_path):
+    (tmp_path / ".file.0.part").mkdir()
+    with saving.replacing(tmp_path / "file", overwrite=False) as part:
+        Path(part).write_text("new")
+    assert left_in(tmp_path) == [".file.0.part", "file"]
+
+
 # -- SIGKILL -----------------------------------------------------------------------------------------------------------
 
 SAVER = """

@@ -5,7 +5,9 @@ import contextlib
 import datetime
 import importlib
 import importlib.util
+import os
 import uuid
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from dataflow import (
     TableData,
     TooManyFailures,
 )
+from dataflow.formats.tables import _TableReader
 from tests.support.contract import check_node, plain, seeded
 from tests.support.waits import LIMIT
 
@@ -341,6 +344,84 @@ def test_tensors_keep_their_shape_beside_missing_ones():
     there = arrow().concat_arrays([tensors_with_nulls().slice(0, 1), tensors_with_nulls().slice(2, 1)])
     table = arrow().concat_tables([arrow_table(c=tensors_with_nulls()), arrow_table(c=there)])
     assert list(TableData(table))[4]["c"].tolist() == [[1, 2], [3, 4]]
+    some = arrow().concat_arrays([there, tensors_with_nulls().slice(1, 1)])
+    df = TableData(arrow_table(c=some), batch_size=2)
+    assert df[0]["c"].tolist() == [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]
+
+
+def test_views_of_text_and_bytes_are_text_and_bytes():
+    pa = arrow()
+    table = pa.table({"a": pa.array(["x", None], pa.string_view()), "b": pa.array([b"1", b"2"], pa.binary_view())})
+    assert list(TableData(table)) == [{"a": "x", "b": b"1"}, {"a": None, "b": b"2"}]
+
+
+def test_no_columns_are_rows_without_components():
+    assert list(TableData(arrow_table(a=[1, 2]), columns=[])) == [{}, {}]
+
+
+def test_a_column_of_pandas_that_arrow_has_no_form_for_is_named():
+    pandas = pytest.importorskip("pandas")
+    arrow()
+    frame = pandas.DataFrame({"ok": [1, 2], "mixed": pandas.Categorical([1, "a"])})
+    with pytest.raises(ValueError, match="column 'mixed' of the dtype category cannot be read"):
+        TableData(frame)[0]
+
+
+class Flaky:
+    """A column that raises only when several rows are read, or batches."""
+
+    def __init__(self, num=1):
+        self.num_left = num
+
+    def rows(self, selection):
+        self.num_left -= 1
+        if self.num_left >= 0:
+            raise MemoryError("for a moment")
+        return [0] * 2
+
+    batch = rows
+
+
+def test_what_does_not_fail_again_row_by_row_is_raised_as_it_was():
+    reader = _TableReader(["a"], [2], lambda number: ({"a": Flaky()}, 0), lambda number: ("the table", 0))
+    (row,) = reader.read(np.array([1]), with_errors=True)
+    assert type(row.error) is MemoryError
+    reader.close()
+    with pytest.raises(MemoryError, match="for a moment"):
+        reader.batch(np.array([0, 1]))
+
+
+def test_row_groups_without_rows_are_left_out(tmp_path):
+    module = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "rows.parquet"
+    with module.ParquetWriter(path, arrow_table(a=[1]).schema) as writer:
+        for rows in ([], [1], [], [2, 3]):
+            writer.write_table(arrow_table(a=arrow().array(rows, "int64")))
+    assert [row["a"] for row in TableData(path)] == [1, 2, 3]
+
+
+def test_few_parquet_files_are_open_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("dataflow.formats.parquet._MAX_OPEN", 2)
+    before = len(os.listdir("/proc/self/fd"))
+    paths = [parquet(tmp_path / f"{k}.parquet", arrow_table(a=[k])) for k in range(5)]
+    with TableData(paths) as df:
+        assert [row["a"] for row in df] == list(range(5))
+        assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+def test_a_row_group_whose_columns_can_be_read_one_by_one_is_damaged_as_a_whole(tmp_path, monkeypatch):
+    module = pytest.importorskip("pyarrow.parquet")
+    path = parquet(tmp_path / "rows.parquet")
+    original = module.ParquetFile.read_row_group
+
+    def fail_for_several(self, group, columns, **options):
+        if len(columns) > 1:
+            raise arrow().ArrowInvalid("several")
+        return original(self, group, columns=columns, **options)
+
+    monkeypatch.setattr(module.ParquetFile, "read_row_group", fail_for_several)
+    with TableData(path) as df, pytest.raises(FileDamaged, match=r"row group 0 .*several"):
+        next(iter(df))
 
 
 def test_shuffled_batches_of_views_inside_lists_and_records():
@@ -666,6 +747,8 @@ def test_columns_of_different_lengths_are_listed():
         (np.zeros(3), "DataFromList"),
         ([{"a": 1}], "DataFromList"),
         (iter([]), "a dict of columns"),
+        (SimpleNamespace(set_format=print), "use DataFromList"),
+        (SimpleNamespace(collect=print), r"pass the result of its collect\(\)"),
     ],
     ids=lambda value: type(value).__name__,
 )

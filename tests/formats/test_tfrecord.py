@@ -12,6 +12,7 @@ from dataflow import FileDamaged, MapData, TFRecordSerializer
 from dataflow.formats.checksums import masked_crc32c
 from dataflow.formats.index_files import write_index
 from dataflow.formats.positional import open_positional
+from dataflow.formats.tfrecord import RecordReader
 from tests.formats.files import TFRECORD, assert_same, flow, images
 
 # Made by hand from the description of the format: length 5, its masked CRC-32C, "hello", and that of it.
@@ -178,6 +179,13 @@ def test_files_of_ours_may_be_joined(tmp_path):
     joined.write_bytes(b"".join(Path(path).read_bytes() for path in paths))
     with TFRecordSerializer.load(joined) as df:
         assert list(df) == [[name, k] for name in "ab" for k in range(3)]
+
+
+def test_a_file_without_records_has_no_first_one(tmp_path):
+    path = TFRECORD.saved(tmp_path, [])
+    reader = RecordReader(path)
+    assert len(reader) == 0 and reader.head() is None and list(reader.read(np.arange(0))) == []
+    reader.close()
 
 
 def test_large_arrays_are_aligned(tmp_path):

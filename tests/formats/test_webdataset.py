@@ -462,6 +462,23 @@ def test_a_sparse_file_behind_more_headers_than_python_reads_is_damage(tmp_path)
         list(df)
 
 
+def test_a_sparse_file_has_more_pieces_than_one_header_can_describe(tmp_path):
+    def number(value):
+        return b"%011o\0" % value
+
+    pieces = [(1000 * k, bytes([k + 1]) * 512) for k in range(30)]
+    entries = [number(offset) + number(len(data)) for offset, data in pieces]
+    header = bytearray(512)
+    header[:5], header[156:157], header[257:265] = b"a.bin", b"S", b"ustar  \0"
+    header[124:136], header[483:495] = number(512 * len(pieces)), number(40_000)
+    header[386:482], header[482] = b"".join(entries[:4]), 1
+    more = b"".join(entries[4:25]).ljust(504, b"\0") + b"\1".ljust(8, b"\0") + b"".join(entries[25:]).ljust(512, b"\0")
+    path = tmp_path / "s.tar"
+    path.write_bytes(header + more + b"".join(data for _, data in pieces) + bytes(1024))
+    with WebDatasetData(with_size(path, 0, bytes(header[124:136]))) as df:
+        assert df[0] == {"__key__": "a", "bin": plain_content(pieces, 40_000)}
+
+
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 
@@ -535,15 +552,62 @@ def test_any_damage_of_headers_is_noticed_or_harmless(tmp_path_factory, data):
         assert len(list(df)) == len(df)
 
 
+def with_size(path, at, field):
+    """Write another size into the header at an offset of a shard, and its checksum."""
+    content = bytearray(Path(path).read_bytes())
+    content[at + 124 : at + 136] = field
+    content[at + 148 : at + 156] = b" " * 8
+    content[at + 148 : at + 156] = b"%06o\0 " % sum(content[at : at + 512])
+    Path(path).write_bytes(content)
+    return path
+
+
 def test_a_size_below_zero_is_damage(tmp_path):
-    path = Path(write(tmp_path / "s.tar", [("a.txt", b"1")]))
-    content = bytearray(path.read_bytes())
-    content[124:136] = b"-0000001000\0"
-    content[148:156] = b" " * 8
-    content[148:156] = b"%06o\0 " % sum(content[:512])
-    path.write_bytes(content)
+    path = with_size(write(tmp_path / "s.tar", [("a.txt", b"1")]), 0, b"-0000001000\0")
     with WebDatasetData(path) as df, pytest.raises(FileDamaged, match="would have -512 bytes"):
         list(df)
+
+
+def test_a_size_may_be_a_binary_number_or_stand_in_an_extended_header(tmp_path):
+    """As that of a file of 8 GB and more."""
+    path = with_size(write(tmp_path / "s.tar", [("a.txt", b"1" * 600)]), 0, b"\x80" + (600).to_bytes(11))
+    with WebDatasetData(path, decode=True) as df:
+        assert list(df) == [{"__key__": "a", "txt": "1" * 600}]
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "of all files"}) as tar:
+        info = tarfile.TarInfo("b.txt")
+        info.size, info.pax_headers = 600, {"size": "600"}
+        tar.addfile(info, io.BytesIO(b"2" * 600))
+    with_size(path, 4 * 512, b"%011o\0" % 0)
+    with WebDatasetData(path, decode=True) as df:
+        assert list(df) == [{"__key__": "b", "txt": "2" * 600}]
+
+
+def test_a_sparse_file_whose_map_is_damaged_is_named(tmp_path):
+    path = write(tmp_path / "s.tar", [("a.txt", b"1" * 512)])
+    content = bytearray(Path(path).read_bytes())
+    content[156:157] = b"S"
+    content[257:265] = b"ustar  \0"
+    content[386:410] = b"%011o\0%011o\0" % (0, 4096)  # more than there is
+    content[483:495] = b"%011o\0" % 4096
+    Path(path).write_bytes(content)
+    with_size(path, 0, bytes(content[124:136]))
+    with WebDatasetData(path) as df, pytest.raises(FileDamaged, match=r"a sparse file cannot be read .*; it begins"):
+        list(df)
+
+
+def test_a_shard_without_samples_is_none(shards, tmp_path):
+    empty = write(tmp_path / "empty.tar", [("no_extension", b"1")])
+    with WebDatasetData([empty, *shards[:1], empty]) as df:
+        assert keys(df) == [f"train/{k:04d}" for k in range(4)]
+
+
+def test_a_shard_that_is_cut_off_while_it_is_read_fails_datapoint_by_datapoint(shards):
+    with WebDatasetData(shards, max_failures=4) as df:
+        steps = iter(df)
+        next(steps)
+        os.truncate(shards[1], 100)
+        assert len(list(steps)) == NUM - 5
+        assert "s-001.tar: the file ends, " in df.failures[0].text
 
 
 def test_a_compressed_shard_is_refused(shards, tmp_path):
@@ -616,3 +680,17 @@ def test_a_cache_is_valid_with_and_without_a_kept_index(shards, tmp_path):
         for keep in (False, True)
     }
     assert len(fingerprints) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("{a..e..2}-{c..a}", ["a-c", "a-b", "a-a", "c-c", "c-b", "c-a", "e-c", "e-b", "e-a"]), ("{x..x}", ["x"])],
+)
+def test_letters_in_braces_stand_for_those_between_them(text, expected):
+    assert expand_braces(text) == expected
+
+
+@pytest.mark.parametrize("text", ["a}b{c", "a}", "{a,b}}", "{a"])
+def test_braces_that_are_no_pairs_are_refused(text):
+    with pytest.raises(ValueError, match="a brace without its counterpart"):
+        expand_braces(text)
