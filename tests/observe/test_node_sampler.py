@@ -170,3 +170,15 @@ def test_the_processor_time_of_a_new_worker_is_added_to_that_of_the_one_before()
     sampler.tick()
     found = totals_of(credit.counters_of(0))
     assert found.cpu > 3.005 and found.delayed >= 2.0
+
+
+def test_a_processor_time_that_cannot_be_read_is_none(monkeypatch):
+    def refuse(clock):
+        raise OSError
+
+    df = MapData(DataFromList([[1]]), other)
+    with_counters = Credit(1, shared=False)
+    sampler = NodeSampler(df, with_counters.port(0).quota(Window(1)).counters, lambda: 0.5)
+    monkeypatch.setattr(time, "clock_gettime", refuse)
+    assert sampler._processor_times()[0] == 0.0
+    with_counters.close()

@@ -101,6 +101,21 @@ def test_time_between_two_iterations_is_no_work_of_the_consumer(clock):
     assert worker.seconds[WorkerActivity.BUSY] >= 3
 
 
+def test_a_worker_that_is_added_between_two_iterations_has_not_been_idle(clock):
+    metrics, _, credit = observe(2)
+    metrics._num_workers = 1  # one more is started below
+    metrics.enter()
+    metrics.leave()
+    metrics.end_iteration()
+    metrics.add_worker()
+    clock.pass_by(5)
+    metrics.enter()
+    clock.pass_by(1)
+    _, workers = metrics.statistics()
+    assert len(workers) == 2
+    credit.close()
+
+
 def test_a_consumer_that_waits_now_is_seen_to_wait(clock):
     metrics, _, _ = observe()
     metrics.enter()

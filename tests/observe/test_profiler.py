@@ -1,7 +1,12 @@
 """The profiler: costs of nodes, and predicted speeds, which are a pure function of these costs."""
 
+import dataclasses
+import sys
+import threading
 import time
+import types
 
+import numpy as np
 import pytest
 
 import dataflow
@@ -18,9 +23,12 @@ from dataflow import (
     MultiThreadRunner,
     ProxyDataFlow,
 )
+from dataflow.observe import profiler
 from dataflow.observe.profiler import Costs, Transfer, predict, profile
+from dataflow.protocol.datapoint import HOLE
 
 SHORT = 0.08  # seconds
+SIZED = object()
 
 
 def numbers(n=40):
@@ -208,6 +216,61 @@ def test_an_error_of_the_flow_arrives():
 def test_wrong_arguments_are_named(df, seconds, error):
     with pytest.raises(error, match="profile"):
         profile(df or numbers(), seconds)
+
+
+def test_a_flow_that_cannot_run_in_several_threads_is_measured_in_one(monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("one thread only")
+
+    monkeypatch.setattr(profiler, "_in_threads", refuse)
+    found = profile(MapData(numbers(), light), SHORT)
+    assert found.num_threads == 0 and "threads at once" not in str(found)
+
+
+def test_an_error_in_one_of_several_threads_arrives_and_keeps_none_waiting():
+    def fail(dp):
+        raise ValueError("never")
+
+    with pytest.raises((ValueError, threading.BrokenBarrierError)):
+        profiler._in_threads(MapData(numbers(), fail), 3, 0.01)
+
+
+def test_what_cannot_be_sent_costs_nothing_here():
+    assert profiler._transfer([[threading.Lock()]], 0.01) == Transfer() != profiler._transfer([[b"1" * 100]], 0.01)
+
+
+def test_where_nothing_can_be_moved_no_workers_are_advised(monkeypatch):
+    monkeypatch.setattr(profiler, "_places", lambda top, measured: [])
+    found = profile(numbers(), SHORT)
+    assert found.predictions == () and found.recommended.kind == "none"
+    assert str(found).endswith("Use no workers: nothing in this flow can be moved into them.")
+    assert "predicted datapoints/s" not in str(found)
+    one_kind = dataclasses.replace(found, predictions=(profiler.Prediction("process", 2, 100.0),))
+    assert "processes" in str(one_kind) and "threads  " not in str(one_kind)
+
+
+def test_dropped_datapoints_are_not_counted():
+    meter = profiler._Meter(1)
+    assert list(meter._steps(lambda: iter([[1], HOLE, [2]]), 0)) == [[1], HOLE, [2]]
+    assert meter.num == [2] and meter.samples == [[[1], [2]]]
+
+
+@pytest.mark.parametrize(
+    ("value", "nbytes"),
+    [
+        (np.zeros(4, np.int32), 16),
+        ("text", 4),
+        (b"bytes", 5),
+        (2.5, 8),
+        ({"a": b"123", "b": [1, 2]}, 19),
+        ([[[[[[1, 2, 3]]]]]], 8),
+        (types.SimpleNamespace(nbytes=77), 77),
+        (SIZED, sys.getsizeof(SIZED)),
+    ],
+    ids=str,
+)
+def test_the_size_of_a_datapoint_is_that_of_its_data(value, nbytes):
+    assert profiler.size_of(value) == nbytes
 
 
 def test_an_empty_flow_cannot_be_measured():

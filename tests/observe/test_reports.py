@@ -21,6 +21,18 @@ from tests.observe.made_up import flow, runner, workers
 MADE = flow(runner(workers(2, busy=0.9, blocked=0.1), waiting=0.9, failures=3, restarts=1))
 
 
+def test_a_runner_without_workers_has_no_table_of_them():
+    alone = flow(runner((), waiting=0.9))
+    assert "no processor" not in report_text(alone) and "busy" not in page_of(alone)
+    assert not [event for event in trace_of(alone)["traceEvents"] if event["name"] == "thread_name"]
+
+
+def test_two_moments_at_the_same_time_have_no_rate_between_them():
+    made = runner(workers(1, busy=0.5))
+    twice = replace(made, history=(*made.history, made.history[-1]))
+    assert trace_of(flow(twice)) == trace_of(flow(made))
+
+
 def test_the_text_has_the_tree_the_rates_and_the_verdict():
     assert report_text(MADE) == (
         "node                                share        rate     length\n"

@@ -45,6 +45,7 @@ from dataflow import (
     SelectComponent,
     ShuffleData,
 )
+from dataflow.observe import representation
 from dataflow.protocol.fingerprints import describe, describe_flow
 
 
@@ -877,3 +878,25 @@ def test_import_does_not_load_the_module():
         "assert 'dataflow.observe.representation' in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_what_cannot_be_shown_is_shown_by_name(monkeypatch):
+    def refuse(*_):
+        raise ValueError
+
+    df = MapData(DataFromList([[1]]), abs)
+    with monkeypatch.context() as patched:
+        patched.setattr(representation, "_parameters", refuse)
+        assert repr(df).splitlines()[0].startswith("MapData(…)")
+    monkeypatch.setattr(representation, "chain_rows", refuse)
+    assert repr(df) == "<MapData>" and df._repr_html_() == "<pre>&lt;MapData&gt;</pre>"
+
+
+def test_a_value_that_cannot_be_compared_is_shown():
+    class Odd(int):
+        def __eq__(self, other):
+            raise ValueError
+
+        __hash__ = int.__hash__
+
+    assert representation._differ(Odd(1), Odd(2)) and not representation._differ(1, 1)
