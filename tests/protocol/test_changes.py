@@ -479,6 +479,10 @@ def exchange_one(held):
     held.add(-1)
 
 
+class OwnArray(np.ndarray):
+    """An array of the user."""
+
+
 CHANGES = {  # of one element
     "list": (lambda: list(range(100)), set_number),
     "nested list": (lambda: [nested(k) for k in range(100)], set_nested),
@@ -499,6 +503,10 @@ CHANGES = {  # of one element
     "array": (lambda: np.zeros(1000), set_number),
     "strided array": (lambda: np.full((100, 100), -1)[::2, 3:50].T, lambda held: np.put(held[3], 5, -2)),
     "list of bytes": (lambda: [b"x" * 100_000] * 100, set_number),
+    "array of objects": (lambda: np.array([None, *map(nested, range(99))]), lambda held: held[57].update(label=1000)),
+    "masked array": (lambda: np.ma.masked_less(np.arange(100), 7), set_number),
+    "its mask": (lambda: np.ma.masked_less(np.arange(100), 7), lambda held: held.mask.__setitem__(57, True)),
+    "subclass of an array": (lambda: np.zeros(100).view(OwnArray), set_number),
     "large list": (lambda: [b"x" * 1_000_000] * 100, lambda held: held.__setitem__(0, b"")),
     "large array": (lambda: np.zeros(10**7), lambda held: np.add(held, 1, out=held)),
 }
