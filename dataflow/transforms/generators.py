@@ -21,7 +21,7 @@ import numpy as np
 
 from dataflow.protocol.base import DataFlow
 from dataflow.protocol.seeding import Rng
-from dataflow.system.references import is_of_library, parts, reached, reads_of
+from dataflow.system.references import MAX_ITEMS, is_of_library, parts, reached, reads_of
 
 __all__ = [
     "SeededGlobals",
@@ -167,6 +167,8 @@ def _is_generator(value: object) -> bool:
 def _parts(where: str, value: Any) -> Iterable[tuple[str, Any]]:
     if _is_generator(value):
         return ()
+    if isinstance(value, list | tuple) and value and _is_generator(value[0]):
+        return [(f"{where}[{k}]", item) for k, item in enumerate(value[:MAX_ITEMS])]
     if isinstance(value, type) and is_of_library(value):
         return [(f"{value.__name__}.{name}", item) for name, item in vars(value).copy().items() if _is_generator(item)]
     found = parts(where, value)

@@ -338,6 +338,11 @@ class TestHeld:
         with pytest.raises(NotReproducible, match=r"holds \(func.keywords\['random'\]\)"):
             list(ResumableData(MapData(numbers(), functools.partial(draws_from, random=pair[0]))))
 
+    def test_one_of_a_hundred(self):
+        many = [random.Random(k) for k in range(100)]
+        with pytest.raises(NotReproducible, match=r"holds \(many\)"):
+            list(ResumableData(MapData(numbers(), lambda dp: [many[dp[0]].random()])))
+
     def test_a_helper_method_that_draws_from_a_global_variable_or_a_module(self):
         for name in ("RANDOM", "GENERATORS.random"):
             with pytest.raises(NotReproducible, match=rf"holds \({name}\)"):
