@@ -59,6 +59,7 @@ _MAX_SPARSE = 1 << 28  # bytes of a sparse file with its holes, which take none 
 _GZIP = b"\x1f\x8b"
 _META = re.compile(r"__[^/]*__($|/)")  # names of files that belong to no sample
 _CHAINED = re.compile(r"(tar|zip|libarchive)://")  # ``tar://a.tar::s3://b.tar`` is one file, inside another
+_MAX_HEADER = 1 << 26  # bytes of an extended header
 _MAX_DIGITS = 20  # of the length of a record in an extended header
 _KIND = "samples: begins, ends, sums of their files"  # what the offsets in an index are
 
@@ -494,6 +495,8 @@ def _walk(path: str, read: Callable[[int, int], Any], at: int, stop: int, *, is_
                 f"a file of {size} bytes begins at byte {begin}, and {stop - begin} are left, where it ends",
                 stop,
             )
+        if kind in b"xL" and size > _MAX_HEADER:  # it is read into memory
+            raise file_damaged(path, "", f"an extended header would have {size} bytes", begin)
         at = begin + -(-size // _BLOCK) * _BLOCK
         if kind == b"L":
             long_name = bytes(read(begin, size)).split(b"\0", 1)[0]

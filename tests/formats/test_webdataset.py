@@ -277,6 +277,17 @@ def test_an_extended_header_of_many_records_is_read_in_one_step(tmp_path):
     assert time.process_time() - begin < LIMIT / 4  # the copy of all that follows, for each record: several minutes
 
 
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_an_extended_header_larger_than_any_is_damage(kind, tmp_path):
+    info = tarfile.TarInfo("header")
+    info.type, info.size = kind, (1 << 26) + 1
+    path = tmp_path / "s.tar"
+    path.write_bytes(info.tobuf(tarfile.GNU_FORMAT))
+    os.truncate(path, 2 * info.size)  # no bytes on the disk
+    with WebDatasetData(path) as df, pytest.raises(FileDamaged, match=f"extended header would have {info.size} bytes"):
+        list(df)
+
+
 @pytest.mark.parametrize(
     "records", [b"5 a=", b"0 a=\n", b"-1 a=\n", b"2 a=\n", b"99 a=\n", b"5", b"1" * 5000 + b" a=\n"]
 )
