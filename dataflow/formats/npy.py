@@ -13,6 +13,8 @@ from typing import IO, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dataflow.transport.dtypes import is_literal
+
 __all__ = ["FIXED_BYTES", "NpyHeader", "array_of", "read_header", "size_of_header"]
 
 FIXED_BYTES: Final = 12
@@ -61,6 +63,8 @@ def read_header(file: IO[bytes]) -> NpyHeader:
     if size > _MAX_TEXT:
         raise ValueError(f"the header claims {size} bytes, and {_MAX_TEXT} are the most")
     text = (head[8 + num :] + file.read(max(0, size - FIXED_BYTES)))[: size - 8 - num].decode(encoding)
+    if not is_literal(text.strip()):
+        raise ValueError(f"the header is {text[:40]!r}…")
     # NumPy has no public function for version 3, which differs by UTF-8: as escapes, all characters fit into version 2.
     escaped = text.encode("ascii", "backslashreplace")
     again = io.BytesIO(len(escaped).to_bytes(4, "little") + escaped)

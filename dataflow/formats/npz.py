@@ -205,7 +205,9 @@ class _NpzReader:
         for column in table.columns:
             begin, end = self._elements(self._member(archive, f"{column.name}.npy"))
             if column.is_record:
-                self._elements(self._member(archive, f"{column.name}{ENDS}.npy"))
+                member = self._member(archive, f"{column.name}{ENDS}.npy")
+                self._elements(member)
+                _header(self._path, archive, member)  # numpy would parse any
                 ends = _read_array(self._path, archive, f"{column.name}{ENDS}.npy")
                 if ends.shape != (num,) or ends.dtype.kind != "u":
                     raise file_damaged(self._path, f"array {column.name + ENDS!r}", f"it has not {num} numbers")

@@ -9,16 +9,16 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["MAX_NAME", "dtype_name", "dtype_of"]
+__all__ = ["MAX_NAME", "dtype_name", "dtype_of", "is_literal"]
 
 MAX_NAME: Final = 1 << 17
 """Maximum length in characters, of about 5,000 fields; parsing takes up to 500 bytes each."""
 
 _MAX_SIMPLE: Final = 100  # characters of a name without fields
 # The `repr` of dicts, lists and tuples of text, lengths and booleans. Signs and operators would nest
-# without brackets, of which the parser accepts no more than 200.
+# without brackets, of which the parser accepts no more than 200. Python 2 wrote L behind long integers.
 _LITERAL: Final = re.compile(
-    r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+"|[0-9]++|True|False|[][{}(),: ])*+""", re.DOTALL
+    r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+"|[0-9]++L?|True|False|[][{}(),:\s])*+""", re.DOTALL
 )
 
 
@@ -60,9 +60,14 @@ def dtype_of(name: str) -> np.dtype[Any]:
     """
     if not name.startswith("{") and len(name) <= _MAX_SIMPLE:
         return _simple(name)
-    if len(name) > _MAX_SIMPLE and not (name.startswith("{") and _LITERAL.fullmatch(name)):
+    if len(name) > _MAX_SIMPLE and not (name.startswith("{") and is_literal(name)):
         raise ValueError(f"{name[:40]!r}… is not the name of a dtype")
     return _without_objects(np.dtype(ast.literal_eval(name)), name)
+
+
+def is_literal(text: str) -> bool:
+    """Whether a text has only what the `repr` of a dtype has: parsing others may take more than a thread's stack."""
+    return _LITERAL.fullmatch(text) is not None
 
 
 @functools.lru_cache(maxsize=256)

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 import zipfile
 from pathlib import Path
 
@@ -757,6 +758,27 @@ def test_an_array_whose_header_claims_what_is_not_there_is_damaged(name, compres
     with NumpySerializer.load(path) as df, pytest.raises(FileDamaged) as caught:
         list(df)
     assert str(caught.value).startswith(str(path))
+
+
+@pytest.mark.parametrize("text", ["-" * 9000 + "1", "1+" * 4500 + "1", "x**" * 3000 + "1", "~" * 9000 + "1"])
+def test_a_header_that_would_overflow_the_stack_of_a_thread_is_not_parsed(text, tmp_path):
+    path = tmp_path / "file.npz"
+    archived(path, {"a.npy": with_header(text)})
+    message = f"the header is '{re.escape(text[:40])}'…"
+    with NumpySerializer.load(path) as df, pytest.raises(FileDamaged, match=message):
+        len(df)
+    path = NPZ.saved(tmp_path, [["a"]])
+    archived(path, {**members_of(path), "0.ends.npy": with_header(text)})
+    with NumpySerializer.load(path) as df, pytest.raises(FileDamaged, match=message):
+        len(df)
+
+
+@pytest.mark.filterwarnings("ignore:Reading `.npy` or `.npz` file required additional header parsing")
+def test_a_header_of_python_2_is_read(tmp_path):
+    path = tmp_path / "file.npz"
+    archived(path, {"a.npy": with_header("{'descr': '<i8',\n 'fortran_order': False,\t'shape': (3L,), }\n")})
+    with NumpySerializer.load(path) as df:
+        assert len(list(df)) == 3
 
 
 def test_bytes_behind_an_array_are_not_read_as_rows(tmp_path):
