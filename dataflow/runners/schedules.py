@@ -409,7 +409,7 @@ class TaskSchedule(Schedule):
             self._ask_again(number)
 
     def take(self) -> list[Any] | BaseException | None:
-        order = self._due if self._ordered else next(iter(self._done), -1)
+        order = self._due if self._ordered or not self._done else next(iter(self._done))
         done = self._done.get(order)
         if done is None:
             return None
@@ -440,7 +440,7 @@ class TaskSchedule(Schedule):
         return kept
 
     def _handing_out(self, order: int) -> None:
-        self._being_handed_out += self._done.pop(order).count
+        self._being_handed_out = self._done.pop(order).count
         self._due = order + 1
 
     def handed_out(self) -> None:
@@ -964,7 +964,7 @@ class MapTasks(TaskSchedule):
         self.task_queue.pump()
         if self._unencoded is not _NOTHING:
             self._encode()
-        if len(self._collected) >= self.per_task or self._unencoded is not _NOTHING or self._ended:
+        if len(self._collected) >= self.per_task or self._ended:
             self.send()
         else:
             self.pause()

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import operator
 import weakref
 
 import numpy as np
@@ -21,7 +22,7 @@ from dataflow.transport.task_queue import PAIRED
 
 class PaperSlot:
     def __init__(self, number, datapoints, first):
-        self.number, self.encoded, self.first = number, datapoints, first
+        self.number, self.encoded, self.first = number, datapoints, operator.index(first)
         self.taken_by = None
         self.put, self.discarded = 1, False
         self.start, self.stop = 0, len(datapoints) if len(datapoints) > 1 else datapoints[0]
@@ -31,7 +32,8 @@ class PaperSlot:
         return self.given_to == worker and self.taken_by is None
 
     def put_back(self, dead=None):
-        self.taken_by = self.given_to = None
+        if dead is None or self.taken_by == dead:
+            self.taken_by = self.given_to = None
         self.put += 1
 
     def ask(self, number, start, stop):
@@ -165,6 +167,17 @@ def test_what_waits_for_its_turn_takes_up_room():
     assert schedule.has_room()
 
 
+def test_what_was_handed_out_makes_room_once():
+    schedule = schedule_of()
+    schedule.handed_out()  # nothing, as before the first result
+    fill(schedule, "abcd")
+    answer(schedule, 0)
+    assert take(schedule) == ["a"]
+    for _ in range(2):  # as long as nothing else has come
+        schedule.handed_out()
+        assert schedule.under_way == 3
+
+
 def test_a_second_result_for_a_task_is_ignored():
     schedule = schedule_of()
     fill(schedule, "ab")
@@ -215,6 +228,11 @@ def test_a_result_that_cannot_be_decoded_is_named_by_the_index_of_its_datapoint(
     receive(schedule, 0, "a", error=ValueError("b"))
     assert take(schedule) == ["a"]
     assert take(schedule).__notes__ == ["it was made of the datapoint at index 11 of the input"]
+    schedule.begin_pass(PAIRED)
+    fill(schedule, [(17, "a"), (13, "b"), (15, "c")])
+    receive(schedule, 1, "a", error=ValueError("b"))
+    assert take(schedule) == ["a"]
+    assert not hasattr(take(schedule), "__notes__")  # of pairs, the worker alone knows the index
 
 
 def test_a_batch_stands_for_all_results_of_its_task():
@@ -290,6 +308,21 @@ def test_what_a_dead_worker_had_taken_and_what_no_worker_has_is_put_back():
     schedule.task_queue.take(1, 1)
     schedule.replaced(0)
     assert [schedule.task_queue.slots[k].put for k in range(4)] == [2, 1, 2, 2]
+
+
+def test_a_worker_that_takes_a_task_while_it_is_put_back_for_a_dead_one_keeps_it():
+    schedule = schedule_of()
+    fill(schedule, "a")
+    queued = schedule.task_queue.slots[0]
+    put_back = queued.put_back
+
+    def taken_before(dead=None):
+        queued.taken_by = 1
+        put_back(dead)
+
+    queued.put_back = taken_before
+    schedule.replaced(0)
+    assert (queued.taken_by, queued.put) == (1, 2)
 
 
 def test_a_worker_that_is_not_replaced_dies_of_its_last_task():
@@ -457,7 +490,8 @@ def test_of_workers_only_those_that_are_to_take_tasks_count():
 
 
 def test_a_map_continues_after_its_source_has_ended():
-    schedule = schedule_of()
+    schedule = MapTasks(FakeTaskQueue(), 2, 4, ordered=True, continues=True)
+    assert schedule.continues and not schedule_of().continues
     schedule.end()
     assert schedule.all_issued is True and schedule.exhausted
     schedule.resume()
@@ -523,7 +557,9 @@ class PickyQueue(FakeTaskQueue):
 
     def encode(self, dp, *, is_only_task):
         if "bad" in dp:
-            raise TypeError("it cannot be pickled")
+            error = TypeError("it cannot be pickled")
+            error.add_note("when serializing list item 3")  # as pickle does from Python 3.14 on
+            raise error
         return super().encode(dp, is_only_task=is_only_task)
 
 
@@ -534,7 +570,8 @@ def test_a_datapoint_that_cannot_be_sent_is_named_by_its_index_and_takes_no_room
     fill(schedule, [(7, "a"), (5, "b")] if paired else "ab")
     with pytest.raises(TypeError) as caught:
         schedule.add((12, "bad") if paired else "bad")
-    (note,) = caught.value.__notes__
+    where, note = caught.value.__notes__
+    assert where == "it is in list item 3"
     assert note.startswith("the datapoint at index 12 of the input cannot be sent to a worker. Give out arrays")
     assert schedule.under_way == 2 and schedule.has_room()
     fill(schedule, [(6, "c")] if paired else "c")
@@ -699,6 +736,8 @@ def test_with_a_limit_in_bytes_as_much_is_under_way_as_recent_datapoints_allow()
     schedule = IndexRanges(FakeTaskQueue(), 2, 4, grain=1, ordered=True, bytes_per_worker=100)
     schedule.bytes_each = 10.0
     assert schedule.ahead() == 4
+    receive(schedule, 0, *range(4), nbytes=200)
+    assert schedule.ahead() == 2
 
 
 @pytest.mark.parametrize(
@@ -784,7 +823,11 @@ def test_a_pause_issues_a_short_task_if_workers_are_short_of_tasks():
     schedule.pause()
     fill(schedule, "c")
     schedule.pause()
+    schedule.issue_tasks()
     assert [slot.encoded for slot in schedule.task_queue.slots.values()] == [["a"], ["b"]]
+    schedule.end()
+    schedule.issue_tasks()
+    assert schedule.task_queue.slots[2].encoded == ["c"]
     fixed = MapTasks(FakeTaskQueue(), 1, 40, ordered=True, continues=False, per_task=2)
     fill(fixed, "a")
     fixed.pause()
@@ -801,8 +844,9 @@ def test_tasks_of_a_fixed_length_stay_as_long_as_they_are_however_fast_they_are_
     assert schedule.per_task == per_task
 
 
-def test_a_buffer_of_fewer_datapoints_than_tasks_has_tasks_of_one():
-    schedule = schedule_of(2, 3)
+@pytest.mark.parametrize("buffer_size", [3, 7])
+def test_a_buffer_of_fewer_than_two_datapoints_for_each_task_has_tasks_of_one(buffer_size):
+    schedule = schedule_of(2, buffer_size)
     receive(schedule, 0, pace=1e-6)
     assert schedule.per_task == 1
     fill(schedule, "a")
