@@ -1,25 +1,29 @@
 """What a user's node keeps in its attributes, described as JSON, and made again from that.
 
-Numbers, texts, bytes, small arrays, the generators of `random`, NumPy and torch can be described, and lists, tuples,
-sets, dicts and deques of those, up to 1,000 elements in all and 50 levels; and attributes of objects of the user's
-classes, which are set in the object that is there. Of objects of libraries, and of functions, only the generators that
-they hold are described: an augmentation may draw from its own.
+Numbers, texts, bytes, dates, paths, members of enumerations, small arrays, the generators of `random`, NumPy and torch
+can be described, and lists, tuples, sets, dicts and deques of those, up to 1,000 elements in all and 50 levels; and
+attributes of objects of the user's classes, which are set in the object that is there. Of objects of libraries, and of
+functions, only the generators that they hold are described: an augmentation may draw from its own.
 
-Of an iterator that is held, of what is larger (up to 16 MB by all its elements, then by some), of an array of another
-library, of a collection of the user's class and of one with objects only a change can be noticed.
+Of a function or class, of an iterator that is held, of what is larger (up to 16 MB by all its elements, then by some),
+of an array of another library, of a collection of the user's class and of one with objects only a change can be
+noticed.
 """
 
 from __future__ import annotations
 
 import base64
+import importlib
 import io
 import json
 import random
 import sys
-from collections import Counter, OrderedDict, defaultdict, deque
+from array import array
+from collections import Counter, OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
+from enum import Enum
 from functools import partial
 from hashlib import sha256
 from math import isfinite
@@ -51,6 +55,8 @@ _FACTORIES: Final[dict[str | None, Any]] = {
     None: None,
     **{kind.__name__: kind for kind in (int, float, str, list, set, dict)},
 }
+_OF_VALUES: Final = frozenset({"datetime", "decimal", "fractions", "pathlib"})  # modules
+_HOLDERS: Final = (SimpleNamespace, UserDict, UserList)  # of Python, for what a program assigns
 _CODE: Final = (FunctionType, MethodType, BuiltinMethodType, ModuleType, partial, type)
 
 
@@ -166,8 +172,9 @@ def _describe_attributes(owner: Any, objects: set[int] | None = None, level: int
             try:
                 described[name] = _describe_held(value, _Budget(objects, level))
             except _CannotBeGiven as error:
-                is_noticed = isinstance(error, _TooLarge) or isinstance(value, list | deque)
-                if text := str(error) or (_sketch(value) if is_noticed else ""):
+                is_noticed = isinstance(error, _TooLarge) or isinstance(value, list | deque | array)
+                name_of_code = getattr(value, "__qualname__", "") if isinstance(value, _CODE) else ""
+                if text := str(error) or name_of_code or (_sketch(value) if is_noticed else ""):
                     described[name] = [_OPAQUE, text]
     return described
 
@@ -206,12 +213,12 @@ def _sketch(value: Any) -> str:
     some: Iterable[Any] = ()
     if hasattr(type(value), "__array__"):
         try:
-            array = np.asarray(value)
+            numbers = np.asarray(value)
         except Exception:  # such as one in the memory of a GPU
             return ""
-        some = samples(array.flat).tolist() if array.dtype.hasobject else [array_checksum(array)]
-        return _size_of(value, f"shape {array.shape}", some)
-    if not isinstance(value, _TEXTS + _COLLECTIONS):
+        some = samples(numbers.flat).tolist() if numbers.dtype.hasobject else [array_checksum(numbers)]
+        return _size_of(value, f"shape {numbers.shape}", some)
+    if not isinstance(value, _TEXTS + _COLLECTIONS + (array,)):
         return ""
     items = _items_of(value)
     if (number := checksum(items)) is not None:
@@ -251,6 +258,8 @@ def _describe_held(value: Any, budget: _Budget) -> Any:
             raise _CannotBeGiven(_size_of(value, f"length {len(value)}", [value]))
         return description
     except _CannotBeGiven as error:
+        if str(error) and isinstance(value, list | tuple | deque):  # what is said of one element says nothing of others
+            raise _CannotBeGiven(_size_of(value, f"length {len(value)}", value)) from None
         found = [] if str(error) else [[path, _describe_generator(held)] for path, held in _generators_in(value)]
         if not found:
             raise
@@ -279,6 +288,8 @@ def _describe(value: Any, budget: _Budget, *, is_element: bool = False) -> Any:
         return _describe_generator(value)
     if hasattr(kind, "__array__"):  # of torch or JAX, a random key for example
         raise _CannotBeGiven(_sketch(value))
+    if kind in (range, slice) or _top(kind.__module__) in _OF_VALUES:
+        return _describe_made(value, kind, budget)
     budget.has_objects |= is_element
     return _describe_object(value, kind, budget)
 
@@ -307,6 +318,19 @@ def _describe_collection(value: Any, kind: type, budget: _Budget) -> Any:
     raise _CannotBeGiven(_size_of(value, f"length {len(value)}", value.items() if isinstance(value, dict) else value))
 
 
+def _describe_made(value: Any, kind: type, budget: _Budget) -> Any:
+    """A value that its class makes of arguments, such as a date."""
+    reduced = (kind, value.__getinitargs__()) if hasattr(kind, "__getinitargs__") else value.__reduce__()
+    with suppress(_CannotBeGiven):
+        if reduced[0] is kind and len(reduced) == 2:
+            return ["made", _top(kind.__module__), kind.__name__, _describe(reduced[1], budget)]
+    raise _CannotBeGiven(repr(value))
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
 def _is_generator(value: Any) -> bool:
     kind = type(value)
     if kind is np.random.Generator:
@@ -330,7 +354,7 @@ def _describe_object(value: Any, kind: type, budget: _Budget) -> Any:
     """The attributes of an object of a user's class; of some of them, only a change can be noticed."""
     from dataflow.system.references import is_of_library  # which few nodes need
 
-    if isinstance(value, _CODE) or (kind is not SimpleNamespace and is_of_library(kind)):
+    if isinstance(value, _CODE) or (kind not in _HOLDERS and is_of_library(kind)):
         raise _CannotBeGiven
     budget.spend_object(value)
     return [
@@ -370,8 +394,8 @@ def _parts(value: Any) -> list[tuple[Any, Any]]:
         return [(names.index(name) if name in names else name, part) for name, part in held_by(value)]
     if found := made_of(value):
         return list(found.items())
-    is_of_python = type(value).__module__.partition(".")[0] in sys.stdlib_module_names  # a logger, for example
-    return [] if is_of_python and not isinstance(value, SimpleNamespace) else _attributes(value)
+    is_of_python = _top(type(value).__module__) in sys.stdlib_module_names  # a logger, for example
+    return [] if is_of_python and not isinstance(value, _HOLDERS) else _attributes(value)
 
 
 def _numbers_of(state: Any) -> Any:
@@ -405,7 +429,16 @@ def _made_array(old: Any, dtype: str, shape: Sequence[int], text: str) -> Any:
     return np.frombuffer(base64.b64decode(text), np.dtype(dtype)).reshape(shape).copy()
 
 
+def _made_of_arguments(old: Any, module: str, name: str, arguments: Any) -> Any:
+    kind = getattr(importlib.import_module(module), name)
+    if module not in _OF_VALUES and kind not in (range, slice):
+        raise ValueError(f"{module}.{name} is no class of values")
+    return kind(*make(arguments, None))
+
+
 def _made_object(old: Any, kind: str, items: Sequence[Sequence[Any]]) -> Any:
+    if isinstance(old, Enum):  # another member of the same class
+        return type(old)(next(make(description, None) for name, description in items if name == "_value_"))
     made, held = old, dict(_attributes(old))
     for name, description in items:
         value = make(description, held.get(name))
@@ -483,6 +516,7 @@ _MAKERS: Final[dict[str, Callable[..., Any]]] = {
     "defaultdict": lambda old, items, name: defaultdict(_FACTORIES[name], _made_items(items)),
     "deque": lambda old, elements, maxlen: deque(_made_all(elements), maxlen),
     "object": _made_object,
+    "made": _made_of_arguments,
     "holds": _with_states,
     "Random": _made_random,
     "Generator": _made_generator,

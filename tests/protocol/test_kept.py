@@ -1,6 +1,9 @@
 """What users' nodes keep from pass to pass goes to the process that resumes, and to the successor of a worker."""
 
+import array
 import dataclasses
+import datetime
+import enum
 import functools
 import itertools
 import json
@@ -8,7 +11,10 @@ import os
 import random
 import signal
 import threading
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, UserDict, UserList, defaultdict, deque
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -182,6 +188,32 @@ def append_to_each(df):
     return [list(held) for held in df.kept.values()]
 
 
+class Mode(enum.Enum):
+    FIRST = 1
+    SECOND = 2
+    THIRD = 3
+
+
+def next_mode(df):
+    df.kept = Mode(df.kept.value % 3 + 1)
+
+
+def in_object(df):
+    next_mode(df.kept)
+
+
+HOUR = datetime.timedelta(hours=1)
+NOW = datetime.datetime(2026, 1, 31, 23, tzinfo=datetime.timezone(HOUR))
+
+
+def next_date(df):
+    df.kept = {day + datetime.timedelta(1): path / "a" for day, path in df.kept.items()}
+
+
+def increase(df):
+    df.kept = [df.kept[0] + 1, df.kept[1] / 3, range(len(df.kept[2]) + 1)]
+
+
 def value_of_epoch(df):
     return df.kept.epoch
 
@@ -196,6 +228,13 @@ KEPT = {
     "method of a generator": lambda: Keeping(random.Random(5).random, lambda df: df.kept()),
     "partial": lambda: Keeping(functools.partial(draw, rng=np.random.default_rng(6)), lambda df: df.kept()),
     "closure": lambda: Keeping(closure(random.Random(7)), lambda df: df.kept()),
+    "member of an enumeration": lambda: Keeping(Mode.FIRST, lambda df: df.kept.name, next_mode),
+    "member in an object": lambda: Keeping(SimpleNamespace(kept=Mode.FIRST), lambda df: df.kept.kept.name, in_object),
+    "dates and paths": lambda: Keeping({datetime.date(2026, 1, 30): Path("a")}, lambda df: repr(df.kept), next_date),
+    "time with a zone": lambda: Keeping(NOW, lambda df: repr(df.kept), lambda df: setattr(df, "kept", df.kept + HOUR)),
+    "other numbers": lambda: Keeping([Decimal("0.1"), Fraction(1, 3), range(2)], lambda df: repr(df.kept), increase),
+    "UserDict": lambda: Keeping(UserDict(), insert),
+    "UserList": lambda: Keeping(UserList(), lambda df: list(df.kept), grow),
     "default": lambda: Keeping(default(random.Random(8)), lambda df: df.kept()),
     "wrapped function": lambda: Keeping(wrapped(random.Random(9)), lambda df: df.kept()),
     "Counter": lambda: Keeping(Counter(), count_letters),
@@ -548,6 +587,15 @@ REFUSED = {
         r"ndarray of shape \(5000,\), digest",
     ),
     "large text": (lambda: Keeping("a" * 200_000, lambda df: 1, append_text), "str of length 200002"),
+    "array of the standard library": (
+        lambda: Keeping(array.array("d", [0.5]), lambda df: df.kept[0], lambda df: df.kept.append(1)),
+        "array of length 3, digest",
+    ),
+    "number beside an array of a library": (
+        lambda: Keeping([Tensor(), 0], lambda df: df.kept[1], lambda df: df.kept.__setitem__(1, df.kept[1] + 1)),
+        "list of length 2, digest",
+    ),
+    "another function": (lambda: Keeping(grow, lambda df: 1, lambda df: setattr(df, "kept", drop_first)), "drop_first"),
     "iterator": (lambda: Keeping(itertools.count(), lambda df: next(df.kept)), "count.* is held over several passes"),
     "long list": (lambda: Keeping(list(range(2000)), lambda df: len(df.kept), grow), "list of length 2002"),
     "list of the user's objects": (
@@ -651,6 +699,8 @@ def test_a_function_may_not_begin_a_flow_that_keeps_something():
         [{"_df_state": 1}],
         [{"reset_state": 1}],
         [{"kept": ["eval", 1]}],
+        [{"kept": ["made", "builtins", "eval", ["tuple", ["1"]]]}],
+        [{"kept": ["made", "datetime", "date", ["tuple", ["today"]]]}],
         [{"kept": functools.reduce(lambda inner, _: [inner], range(100_000), [])}],
         [{"kept": ["Random", 3, list(random.Random(1).getstate()[1]), "x"]}],
         [3],
