@@ -1,9 +1,9 @@
 """What is written is run: every Python block of the README and of docs/ works, in the order of its page.
 
-The blocks of a page make one script, which runs in a process and a folder of its own; it keeps the page's
-line numbers, so a traceback points into it. A block below `<!-- not run -->` is only compiled, and so is a block below
-`<!-- needs: name, name -->` where one of these packages is not installed.
-In a page that runs blocks of the latter kind, warnings are no errors: they may be those of the packages.
+The blocks of a page make one script, which runs in a folder and a process of its own, forked from one that has imported
+this package; it keeps the page's line numbers, so a traceback points into it. A block below `<!-- not run -->` is only
+compiled, and so is a block below `<!-- needs: name, name -->` where one of these packages is not installed. In a page
+that runs blocks of the latter kind, warnings are no errors: they may be those of the packages.
 """
 
 import ast
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.support.faults import deadline
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -77,6 +79,35 @@ def run_script(source: str, folder: Path, *options: str) -> subprocess.Completed
     )
 
 
+FORKING = """
+import os, runpy, sys, warnings
+import numpy, dataflow.runners.maps, dataflow.runners.runners
+
+for line in sys.stdin:
+    filters, folder = line.rstrip("\\n").split(" ", 1)
+    if pid := os.fork():
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        continue
+    os.chdir(folder)
+    for descriptor, name in enumerate((os.devnull, "log", "log")):
+        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND), descriptor)
+    sys.path[0], sys.warnoptions[:] = folder, [filters]
+    warnings.simplefilter(filters)
+    runpy.run_path(os.path.join(folder, "page.py"), run_name="__main__")
+    break
+"""
+
+
+@pytest.fixture(scope="module")
+def forking():
+    """A process that runs `page.py` of the folder which it is told, in a fork."""
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.kill()
+
+
 def pages_with(is_wanted) -> list[object]:
     return [
         pytest.param(page, id=page.relative_to(ROOT).as_posix())
@@ -87,11 +118,14 @@ def pages_with(is_wanted) -> list[object]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", pages_with(lambda block: block.is_run))
-def test_the_code_of_a_page_runs(page, tmp_path):
+def test_the_code_of_a_page_runs(page, tmp_path, forking):
     blocks = blocks_of(page.read_text("utf-8"))
-    options = ("-W", "default") if any(block.is_run and block.needs for block in blocks) else ()
-    result = run_script(script_of(blocks), tmp_path, *options)
-    assert result.returncode == 0, f"the code of {page} failed:\n{result.stdout}"
+    filters = "default" if any(block.is_run and block.needs for block in blocks) else "error"
+    (tmp_path / "page.py").write_text(script_of(blocks), "utf-8")
+    print(filters, tmp_path, file=forking.stdin, flush=True)
+    with deadline(TIMEOUT):
+        code = forking.stdout.readline()
+    assert code == "0\n", f"the code of {page} failed:\n{(tmp_path / 'log').read_text()}"
 
 
 # -- ten tasks of a newcomer -------------------------------------------------------------------------------------------
