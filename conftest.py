@@ -18,9 +18,10 @@ MISSING = [package for package in ("h5py", "lmdb", "ray", "zstandard") if import
 
 # A deadline, or a check of how fast examples are made, would measure how busy the machine is.
 hypothesis.settings.register_profile(
-    "dataflow", deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "dataflow", deadline=None, print_blob=True, max_examples=40, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("dataflow")
+hypothesis.settings.register_profile("full", hypothesis.settings.get_profile("dataflow"), max_examples=150)
 hypothesis.settings.register_profile(  # for `make mutants`, which runs each test hundreds of times
     "mutants",
     hypothesis.settings.get_profile("dataflow"),
@@ -34,6 +35,9 @@ collect_ignore = ["tests/fuzz.py", "tests/mutants.py"]  # need atheris, mutmut
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    is_full = "full" in config.getoption("markexpr").replace("not full", "")
+    if is_full and config.getoption("--hypothesis-profile") is None:
+        hypothesis.settings.load_profile("full")
     if sys.version_info >= (3, 15):  # where a fork counts the thread of pytest that watches over `faulthandler_timeout`
         config.addinivalue_line("filterwarnings", r"ignore:This process .* is multi-threaded:DeprecationWarning")
 

@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow import DataFromList, MapData, WorkerDied
@@ -202,7 +202,6 @@ def time_passes(step):
 
 
 @KINDS
-@settings(deadline=None, max_examples=100)
 @given(
     data=st.data(),
     num=st.integers(1, 3),

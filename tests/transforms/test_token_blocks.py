@@ -5,7 +5,7 @@ import logging
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow import (
@@ -239,6 +239,7 @@ def test_blocks_are_the_same_by_index(name, lengths, size):
 
 
 @pytest.mark.slow
+@settings(max_examples=15)
 @given(lengths=st.lists(st.integers(0, 12), min_size=1, max_size=10).filter(any), size=st.integers(1, 5))
 def test_workers_make_the_same_blocks(lengths, size):
     def make():

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow.transport import array_codec
@@ -160,7 +160,6 @@ DTYPES = st.one_of(
 
 
 @given(st.lists(st.tuples(DTYPES, st.sampled_from(SHAPES), st.sampled_from(sorted(LAYOUTS))), min_size=1, max_size=4))
-@settings(max_examples=150, deadline=None)
 def test_every_array_arrives_writable_with_its_type_and_order(kinds):
     arrays = [LAYOUTS[layout](filled(dtype, shape, k)) for k, (dtype, shape, layout) in enumerate(kinds)]
     with Wire() as wire:
@@ -339,7 +338,6 @@ def arrays_in(value):
 
 
 @given(st.lists(NESTED, min_size=1, max_size=6))
-@settings(max_examples=120, deadline=None)
 def test_many_datapoints_of_any_kind_travel_in_one_message(datapoints):
     with Wire(2 * MIB) as wire:
         copies = wire.send(*datapoints)
@@ -642,7 +640,6 @@ RAGGED_DTYPES = st.sampled_from(["u1", "<i2", ">f8", "S3", "S0", "?", "M8[s]"]).
 
 
 @given(LENGTHS, TAILS, RAGGED_DTYPES, st.sampled_from(["dict", "list", "nested", "alone"]))
-@settings(max_examples=150, deadline=None)
 def test_arrays_that_differ_in_their_first_dimension_arrive(lengths, tail, dtype, where):
     arrays = [filled(dtype, (length, *tail), k) for k, length in enumerate(lengths)]
     make = {
@@ -917,7 +914,6 @@ PLAIN_KEYS = st.lists(st.sampled_from(["a", "b", "c", 1, "1", True, 1.0, Name("a
 
 
 @given(st.lists(PLAIN_KEYS, min_size=1, max_size=3), st.lists(st.integers(0, 2), max_size=12), st.data())
-@settings(max_examples=120, deadline=None)
 def test_dicts_of_few_kinds_arrive_in_any_order(kinds, turns, data):
     datapoints = [{key: data.draw(COMPONENTS) for key in kinds[turn % len(kinds)]} for turn in turns]
     with Wire() as wire:
