@@ -557,7 +557,7 @@ def test_every_file_that_a_page_names_exists(page):
 @pytest.mark.parametrize("heading", HEADINGS)
 def test_the_figures_name_classes_and_files_that_exist(heading):
     tree = read_tree()
-    classes = {node.name for text in tree.values() for node in ast.walk(ast.parse(text)) if type(node) is ast.ClassDef}
+    classes = {node.name for _, node in nodes_of(tree) if type(node) is ast.ClassDef}
     figure = figure_below(heading)
     named = set(CLASS.findall(figure))
     assert named and named <= classes

@@ -1,6 +1,7 @@
 """Programs for the predecessors run after they were rewritten, look as before, and what is left is named."""
 
 import ast
+import functools
 import inspect
 import os
 import re
@@ -101,8 +102,13 @@ NEEDS = {
 }
 
 
+@functools.cache  # several tests look at each program
+def result_of(source):
+    return rewritten(source.encode())
+
+
 def text_of(source):
-    return rewritten(source.encode()).source.decode()
+    return result_of(source).source.decode()
 
 
 def ported(name):
@@ -116,7 +122,7 @@ def ported(name):
 
 
 def findings_in(source, kind="left"):
-    return [(found.line, found.name) for found in rewritten(source.encode()).findings if found.kind == kind]
+    return [(found.line, found.name) for found in result_of(source).findings if found.kind == kind]
 
 
 # A process for all programs, which forks one for each: they share the time of the imports, and nothing else.

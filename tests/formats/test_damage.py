@@ -15,7 +15,7 @@ from dataflow import FileDamaged
 from tests.formats.files import COLUMNS, FORMATS, LMDB, NPZ, TFRECORD, by_name
 
 ROOT = Path(__file__).parents[2]
-QUICK = 40  # cases of each kind
+QUICK = 30  # cases of each kind
 TIMEOUT = 600.0
 
 every_format = pytest.mark.parametrize("form", FORMATS, ids=by_name)

@@ -145,7 +145,7 @@ def test_other_nodes_may_stand_above(chain, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.full)])
 def test_workers_fetch_for_themselves(method, folder):
     with ParallelData(FetchData(paths(folder), cache=folder / "cache"), 2, context=method) as df:
         assert list(df) == list(df) == EXPECTED

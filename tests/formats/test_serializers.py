@@ -28,6 +28,7 @@ from tests.formats.files import (
     images,
 )
 from tests.support.contract import check_node, seeded
+from tests.support.products import covering
 
 every_format = pytest.mark.parametrize("form", FORMATS, ids=by_name)
 
@@ -158,8 +159,8 @@ def test_an_unstarted_and_a_started_loader_can_be_pickled(form, path):
             next(iter(df))
 
 
-@every_format
-@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("form", "context"), covering(FORMATS, ["fork", "spawn"]), ids=str)
 def test_a_worker_opens_its_own_file(form, context, path):
     with opened(form, path) as df:
         assert_same(df[1], images()[1])  # it is open here, too
@@ -328,8 +329,7 @@ def test_a_saved_state_may_be_loaded_where_the_file_lies_elsewhere(form, path, t
         assert_same(list(df), rest)
 
 
-@every_format
-@pytest.mark.parametrize("kind", ["MultiProcessRunnerZMQ", "MultiThreadRunner"])
+@pytest.mark.parametrize(("form", "kind"), covering(FORMATS, ["MultiProcessRunnerZMQ", "MultiThreadRunner"]), ids=str)
 def test_strict_runners_share_a_file_by_index(form, kind, path):
     with seeded(4), opened(form, path, shuffle=True) as df:
         expected = list(df)

@@ -146,7 +146,7 @@ def test_names_with_braces_and_folders_stand_for_shards(shards, tmp_path):
         WebDatasetData(tmp_path / "s-{000..003}.tar")
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.full)])
 def test_strict_workers_give_the_same_as_one_process(method, shards):
     with seeded(2):
         expected = [plain(dp) for dp in WebDatasetData(shards, decode=True, shuffle=True)]

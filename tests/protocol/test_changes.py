@@ -39,6 +39,7 @@ from tests.support.products import covering
 
 RUNNERS = {
     "process": lambda ds: ParallelData(ds, 2),
+    "forkserver": lambda ds: ParallelData(ds, 1, context="forkserver"),
     "spawn": lambda ds: ParallelData(ds, 1, context="spawn"),
     "one": lambda ds: ParallelData(ds, 1),
     "pipes": lambda ds: MultiProcessRunner(ds, 10, 2, strict=True),
@@ -46,11 +47,16 @@ RUNNERS = {
     "thread": lambda ds: ParallelData(ds, 2, backend="thread"),
     "no workers": lambda ds: ParallelData(ds, 0),
 }
-FULL = {"one", "pipes"}  # what others have together
-every_runner = pytest.mark.parametrize(
-    "make",
-    [pytest.param(make, id=name, marks=[pytest.mark.full] * (name in FULL)) for name, make in RUNNERS.items()],
-)
+FULL = {"one", "pipes", "spawn"}  # what others have together
+
+
+def each_of(*names):
+    return pytest.mark.parametrize(
+        "make", [pytest.param(RUNNERS[name], id=name, marks=[pytest.mark.full] * (name in FULL)) for name in names]
+    )
+
+
+every_runner = each_of(*RUNNERS)
 FACTOR = 1
 
 
@@ -121,7 +127,7 @@ def test_another_input_and_another_parameter(make):
         assert numbers(df) == [[50], [51]]
 
 
-@pytest.mark.parametrize("make", [RUNNERS["process"], RUNNERS["spawn"], RUNNERS["thread"]])
+@each_of("process", "forkserver", "spawn", "thread")
 def test_attributes_of_functions_and_of_their_objects(make):
     scale = Scale()
     with make(MapData(source(2), functools.partial(Scale.__call__, scale))) as df:
@@ -328,7 +334,7 @@ def counting(dp):
 COUNT = 0
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.full), "forkserver"])
 def test_a_global_variable_that_the_workers_do_not_get_is_named(method, monkeypatch):
     with ParallelData(MapData(source(2), by_global), 1, context=method) as df:
         assert numbers(df) == [[0], [1]]
@@ -347,7 +353,7 @@ def parsed(dp):
     return [PARSE(str(dp[0]))]
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.full), "forkserver"])
 def test_a_global_variable_that_cannot_be_sent_is_not(method):
     with ParallelData(MapData(source(2), parsed), 1, context=method) as df:
         assert numbers(df) == [[0], [1]]
@@ -412,7 +418,7 @@ def test_an_attribute_of_a_users_own_node(make):
         assert numbers(df) == [[0]]
 
 
-@pytest.mark.parametrize("make", [RUNNERS["process"], RUNNERS["spawn"], RUNNERS["thread"]])
+@each_of("process", "forkserver", "spawn", "thread")
 def test_a_long_list_that_is_shuffled_in_place_and_an_array_that_is_scaled(make):
     data = [[k] for k in range(100)]
     weights = np.arange(400.0).reshape(20, 20).T
@@ -564,7 +570,7 @@ def test_a_file_in_memory_is_no_change_for_workers_that_are_forked(tmp_path):
     assert before.difference(Snapshot([df])) is None
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.full)])
 def test_memory_that_processes_share_is_no_change_unless_workers_get_a_copy(context):
     weights = np.frombuffer(mmap.mmap(-1, 80))[::-1]
     df = MapData(source(2), functools.partial(by_weight, weights=weights))

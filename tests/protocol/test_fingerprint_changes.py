@@ -1523,7 +1523,7 @@ import sys
 sys.path[:0] = ["site-packages"]
 import plain, space.part, own_project
 from dataflow.protocol.fingerprints import describe
-from dataflow import *
+from dataflow import DataFromList, MapData
 def func(dp): return plain.f(dp), space.part.f(dp), own_project.f(dp)
 def later(dp):
     import space.part

@@ -324,7 +324,11 @@ ABOVE = {
     "below a parallel map": lambda make: MultiThreadMapData(make(), 2, list, strict=True),
     "in a thread in a thread": lambda make: in_thread(lambda: in_thread(make)),
 }
-IN_PROCESSES = {"in a process": in_process, "in a spawned process": functools.partial(in_process, context="spawn")}
+IN_PROCESSES = [
+    pytest.param(in_process, id="in a process"),
+    pytest.param(functools.partial(in_process, context="forkserver"), id="under forkserver"),
+    pytest.param(functools.partial(in_process, context="spawn"), id="in a spawned process", marks=pytest.mark.full),
+]
 
 
 def passes(df, num):
@@ -350,7 +354,7 @@ def check_resuming(make):
             assert passes(resumed, PASSES - p - 1) == expected[p + 1 :]
 
 
-QUICK = {"number", "number that changes at each step", "Generator", "made in reset_state"}
+QUICK = {"number that changes at each step", "Generator"}
 
 
 @pytest.mark.parametrize(
@@ -365,7 +369,7 @@ def test_a_pass_is_resumed_with_what_its_nodes_keep(node, above):
 
 
 @pytest.mark.parametrize("name", ["number", "position", pytest.param("Generator", marks=pytest.mark.full)])
-@pytest.mark.parametrize("above", IN_PROCESSES.values(), ids=IN_PROCESSES)
+@pytest.mark.parametrize("above", IN_PROCESSES)
 def test_workers_of_other_processes_get_it(name, above):
     seed(1)
     if above is not in_process:

@@ -57,6 +57,7 @@ from dataflow import (
 from dataflow.protocol.pauses import limit
 from tests.support.faults import deadline
 from tests.support.pauses import Gate, Late, LateInOrder, patiently, plain, taken_patiently
+from tests.support.products import covering
 
 SIZE = 12
 SOON = 0.05
@@ -362,9 +363,14 @@ def test_every_runner_waits_again(name, tmp_path):
         assert [k for (batch,) in found for k in batch] == list(range(SIZE))
 
 
-@pytest.mark.parametrize("options", [{"strict": True}, {"strict": True, "use_list": True}, {}])
-@pytest.mark.parametrize("cls", [MultiProcessMapAndBatchData, MultiProcessMapAndBatchDataZMQ])
-@pytest.mark.parametrize("below", [0, 1])
+@pytest.mark.parametrize(
+    ("cls", "options", "below"),
+    covering(
+        [MultiProcessMapAndBatchData, MultiProcessMapAndBatchDataZMQ],
+        [{"strict": True}, {"strict": True, "use_list": True}, {}],
+        [0, 1],
+    ),
+)
 def test_a_map_that_makes_batches_waits_again(cls, options, below, tmp_path):
     gate = Gate(tmp_path / "open", 4)
     with deadline(LIMIT):

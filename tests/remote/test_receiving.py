@@ -461,7 +461,7 @@ def test_an_iterator_waits_again_and_nothing_is_lost(num_senders, at, tmp_path):
 @pytest.mark.parametrize("bind", [True, False])
 def test_a_receiver_process_that_is_killed_ends_its_sender(bind, free_address):
     flow = f"RemoteDataZMQ({free_address!r}, bind={bind}, heartbeat=0.5)"
-    code = f"from dataflow import *\nfor dp in {flow}: print(dp, flush=True)"
+    code = f"from dataflow import RemoteDataZMQ\nfor dp in {flow}: print(dp, flush=True)"
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
     slow = MapData(RepeatedData(numbers(10), -1), lambda dp: time.sleep(0.002) or dp)
     sending = Sending(slow, free_address, bind=not bind, heartbeat=0.5, timeout=2 * LIMIT)
@@ -579,7 +579,7 @@ def test_a_child_of_the_receiver_cannot_go_on_for_it():
 def test_a_child_that_a_sender_forks_cannot_send_for_it(how):
     code = f"""
 import os, sys
-from dataflow import *
+from dataflow import DataFromList, MapData, send_dataflow_zmq
 parent = os.getpid()
 def fork(dp):
     if dp[0] in (50, 51, 200) and os.getpid() == parent:

@@ -16,7 +16,7 @@ pytestmark = [
 PROGRAM = """
 import resource, sys
 import numpy as np
-from dataflow import *
+from dataflow import DataFromList, MapData, MultiProcessMapData, MultiProcessRunner, ParallelData
 limit = getattr(resource, sys.argv[1]), (int(sys.argv[2]), int(sys.argv[2]))
 
 def image(dp):

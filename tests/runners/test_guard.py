@@ -7,7 +7,10 @@ from tests.support.main_program import run
 
 HEAD = """
 import numpy as np
-from dataflow import *
+from dataflow import (
+    BackgroundData, BackgroundProc, DataFromList, MultiProcessMapAndBatchData, MultiProcessMapData, MultiProcessRunner,
+    MultiProcessRunnerZMQ, MultiThreadRunner, SharedMem, SharedQ
+)
 
 print("imported")
 data = DataFromList([[bytes(1000)] for k in range(200)], shuffle=False)  # more than a pipe holds

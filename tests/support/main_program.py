@@ -10,7 +10,10 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import collections, dataclasses, enum, sys
 import numpy as np
-from dataflow import *
+from dataflow import (
+    BackgroundProc, DataFlow, DataFromList, MapData, MultiProcessMapData, MultiProcessRunner, MultiProcessRunnerZMQ,
+    SharedMem, SharedQ,
+)
 
 @dataclasses.dataclass
 class Sample:

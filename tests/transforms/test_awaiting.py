@@ -243,8 +243,9 @@ def test_below_process_runners_it_is_a_map(strict):
 
 
 @pytest.mark.slow
-def test_below_a_runner_with_spawned_processes_it_is_a_map():
-    assert is_plain(lambda ds: ParallelData(ds, 1, context="spawn"))
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.full)])
+def test_below_a_runner_whose_processes_are_not_forked_it_is_a_map(method):
+    assert is_plain(lambda ds: ParallelData(ds, 1, context=method))
 
 
 def test_below_thread_runners_it_is_a_map():
