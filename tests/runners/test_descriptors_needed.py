@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each 
 PER_WORKER, PER_RUNNER = 4, 16
 TURNS = 2  # of these 16, a pipe for workers that take turns, if there are many
 SIZE = 20_000  # an array of that size has a block of shared memory
-WORKERS = (1, 2, 8)
+WORKERS = (1, 8)
 
 
 def image(dp):
@@ -139,7 +139,7 @@ def needed(num):
 
 
 def check_enough(name, method, directory):
-    ended = run_limited(name, method, directory, 3, more=needed(3))
+    ended = run_limited(name, method, directory, 2, more=needed(2))
     assert (ended.stdout, ended.returncode) == ("complete\n", 0), ended.stderr
 
 
