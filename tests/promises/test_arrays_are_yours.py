@@ -33,14 +33,14 @@ from dataflow.transport.arena import ArenaWriter
 from dataflow.transport.array_codec import ArrayEncoder
 from tests.support.fakes import PROCESS_KINDS
 from tests.support.faults import deadline
-from tests.support.products import covering
+from tests.support.products import covering, rotating
 from tests.support.waits import LIMIT
 
 CONTEXT = get_context("fork")
 LARGE = 20_000  # bytes: a block of its own
 SMALL = 100
 SIZES = (SMALL, LARGE)
-KINDS = pytest.mark.parametrize("kind", PROCESS_KINDS)
+KINDS = rotating("kind", {kind: kind for kind in PROCESS_KINDS})
 
 
 def moved(kind, ds, num=1, *, prefetch=10, **given):

@@ -33,14 +33,14 @@ from dataflow.errors import WorkerTraceback
 from dataflow.runners.maps import MultiProcessMapDataZMQ, MultiThreadMapData
 from tests.support.fakes import every_runner, runner
 from tests.support.faults import deadline
-from tests.support.products import covering
+from tests.support.products import covering, rotating
 from tests.support.waits import LIMIT
 
 N = 20
 
 
 PLAIN = ("process", "zmq", "thread")
-KINDS = pytest.mark.parametrize("case", PLAIN)
+KINDS = rotating("case", {"process": "process", "zmq": "zmq"}, always={"thread": "thread"})
 
 
 def numbers():

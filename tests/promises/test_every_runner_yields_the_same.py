@@ -30,7 +30,7 @@ from tests.support.contract import check_node, one_pass
 from tests.support.fakes import METHODS, Forever, Numbers
 from tests.support.faults import deadline, processes_of
 from tests.support.flows import chain, listed
-from tests.support.products import covering
+from tests.support.products import covering, rotating
 from tests.support.waits import LIMIT
 
 pytestmark = pytest.mark.usefixtures("unseeded")
@@ -48,9 +48,8 @@ def strict(kind, ds, num, *, prefetch=5, **more):
     return MultiThreadRunner(lambda: copy.deepcopy(ds), prefetch, num, **more)
 
 
-@pytest.fixture(params=KINDS)
-def kind(request):
-    return request.param
+each_process_kind = rotating("kind", {"process": "process", "zmq": "zmq"})
+each_kind = rotating("kind", {"process": "process", "zmq": "zmq"}, always={"thread": "thread"})
 
 
 # -- by index ----------------------------------------------------------------------------------------------------------
@@ -75,23 +74,27 @@ def test_whatever_the_bound(kind, prefetch):
         assert list(df) == list(df) == [[k] for k in range(300)]
 
 
+@each_kind
 def test_without_order_each_comes_once(kind):
     with strict(kind, listed(100), 2, ordered=False) as df:
         for _ in range(2):
             assert sorted(df) == [[k] for k in range(100)]
 
 
+@each_kind
 def test_what_a_map_drops_is_skipped(kind):
     with strict(kind, MapData(listed(50), lambda dp: dp if dp[0] % 3 else None), 2) as df:
         assert list(df) == [[k] for k in range(50) if k % 3]
         assert df[4] == [4]
 
 
+@each_kind
 def test_an_empty_pass_ends_at_once(kind):
     with strict(kind, FakeData([(2,)], 0), 2) as df:
         assert list(df) == list(df) == []
 
 
+@each_kind
 def test_an_endless_flow_stays_endless_and_in_order(kind):
     with strict(kind, RepeatedData(listed(3), -1), 2) as df:
         assert df._df_endless
@@ -107,11 +110,13 @@ def test_a_loop_over_an_endless_flow_goes_on_where_the_last_one_stopped(kind, nu
                 assert list(itertools.islice(df, 10)) == [[k % 30] for k in range(begin, begin + 10)]
 
 
+@each_kind
 def test_an_endless_flow_that_nobody_else_holds_is_iterated(kind):
     taken = list(itertools.islice(strict(kind, RepeatedData(listed(3), -1), 2), 50))
     assert taken == [[k % 3] for k in range(50)]
 
 
+@each_kind
 def test_it_is_addressed_in_the_calling_process(kind):
     dataflow.seed(1)
     alone = chain()
@@ -120,6 +125,7 @@ def test_it_is_addressed_in_the_calling_process(kind):
         assert df[30:90] == alone[30:90]
 
 
+@each_kind
 def test_every_worker_takes_part(kind):
     left = {0, 1}
     with strict(kind, MapData(listed(100), lambda dp: [worker_info().index]), 2) as df, deadline(LIMIT):
@@ -139,6 +145,7 @@ def test_no_more_is_made_ahead_than_the_bound_allows():
             assert made[0] <= given + 2 * (2 * 5 + 2)
 
 
+@each_kind
 def test_runners_are_batched_and_nested(kind):
     dataflow.seed(3)
     expected = [batch[0].tolist() for batch in BatchData(chain(), 7)]
@@ -157,6 +164,7 @@ def test_by_every_start_method(method):
         assert list(df) == expected
 
 
+@each_kind
 @pytest.mark.slow
 @pytest.mark.parametrize("num", [0, pytest.param(2, marks=pytest.mark.full)])
 def test_a_strict_runner_keeps_the_contract_of_all_nodes(kind, num):
@@ -166,6 +174,7 @@ def test_a_strict_runner_keeps_the_contract_of_all_nodes(kind, num):
     check_node(make, exclusive=num > 0, kinds=(list,), picklable=kind != "thread")
 
 
+@each_kind
 def test_several_workers_need_a_flow_that_can_be_addressed(kind):
     with pytest.raises(NotAddressable, match=r"Numbers cannot be addressed.*MultiProcessMapData"):
         strict(kind, BatchData(Numbers(5), 2), 2)
@@ -183,12 +192,14 @@ def test_one_worker_makes_the_passes_of_any_flow(kind, n):
             assert list(df) == [[k] for k in range(n)]
 
 
+@each_kind
 def test_a_pass_that_never_ends_is_broken_off(kind):
     with strict(kind, Forever(), 1) as df, deadline(LIMIT):
         for _ in range(5):
             assert list(itertools.islice(df, 30)) == [[k] for k in range(30)]
 
 
+@each_kind
 def test_a_failure_in_a_whole_pass_comes_after_what_was_made_before(kind):
     class Failing(DataFlow):
         def __iter__(self):
@@ -217,7 +228,7 @@ def kill_some(df, expected, num_kills, seed):
     assert k == len(expected) - 1
 
 
-@pytest.mark.parametrize("kind", ["process", "zmq"])
+@each_process_kind
 def test_killed_workers_change_nothing(kind):
     dataflow.seed(6)
     expected = list(chain(1000))
@@ -227,7 +238,7 @@ def test_killed_workers_change_nothing(kind):
 
 @pytest.mark.full
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["process", "zmq"])
+@each_process_kind
 def test_twenty_kills_in_a_pass_of_twenty_thousand_change_nothing(kind):
     dataflow.seed(6)
     expected = list(chain(20_000))
@@ -235,13 +246,13 @@ def test_twenty_kills_in_a_pass_of_twenty_thousand_change_nothing(kind):
         kill_some(df, expected, 20, seed=2)
 
 
-@pytest.mark.parametrize("kind", ["process", "zmq"])
+@each_process_kind
 def test_a_whole_pass_that_was_cut_short_goes_on_where_it_was(kind):
     with strict(kind, Numbers(1000), 1, max_restarts=3) as df, deadline(LIMIT):
         kill_some(df, [[k] for k in range(1000)], 3, seed=3)
 
 
-@pytest.mark.parametrize("kind", ["process", "zmq"])
+@each_process_kind
 def test_a_death_is_reported_without_restarts(kind):
     def func(dp):
         if dp[0] == 50:
@@ -281,12 +292,14 @@ def law(df, kind, num):
         assert one_pass(runner) == expected[2]
 
 
+@each_kind
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(CHAINS, st.integers(1, 3))
 def test_random_chains_are_the_same_in_every_strict_runner(kind, df, num):
     law(df, kind, num)
 
 
+@each_kind
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(DROPPING, st.integers(1, 3))
 def test_so_are_random_chains_that_drop(kind, df, num):

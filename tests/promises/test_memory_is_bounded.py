@@ -19,9 +19,10 @@ from dataflow.transport.flow_control import Credit, Window
 from tests.support.fakes import PROCESS_KINDS, FakeSender
 from tests.support.faults import workers_of
 from tests.support.machines import set_groups
-from tests.support.products import covering
+from tests.support.products import covering, rotating
 from tests.support.waits import LIMIT, wait_until
 
+each_kind = rotating("kind", {"process": "process", "zmq": "zmq"})
 MIB = 1 << 20
 CONTEXT = get_context("fork")
 
@@ -117,7 +118,7 @@ class Share(DataFlow):
             yield [default_max_bytes()]
 
 
-@pytest.mark.parametrize("kind", PROCESS_KINDS)
+@each_kind
 def test_inside_a_worker_the_default_is_the_workers_share(kind):
     with limited(kind, limited(kind, Share(), 2), 3, max_bytes=60 * MIB) as df:
         assert next(iter(df)) == [10 * MIB]
@@ -245,14 +246,14 @@ def test_a_list_of_three_times_max_bytes_completes_and_is_right(kind, num, sizes
         assert all((array == (k % 251) + 1).all() for array, k, _ in datapoints)
 
 
-@pytest.mark.parametrize("kind", PROCESS_KINDS)
+@each_kind
 def test_what_is_larger_than_max_bytes_travels_all_the_same(kind):
     with limited(kind, Images(4, 3 * MIB), max_bytes=MIB) as df:
         assert all(map(is_whole, df))
         assert sum(df.held()) == 0
 
 
-@pytest.mark.parametrize("kind", PROCESS_KINDS)
+@each_kind
 def test_a_slow_consumer_finds_the_workers_waiting_within_the_limit(kind):
     with limited(kind, Images(40, 100_000, 30_000), 4, max_bytes=MIB, prefetch=50) as df:
         for k, dp in enumerate(df):
@@ -263,10 +264,10 @@ def test_a_slow_consumer_finds_the_workers_waiting_within_the_limit(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", PROCESS_KINDS)
+@each_kind
 def test_several_workers_in_need_at_once_never_hold_more_than_the_limit_together(kind):
     most, ended = [], threading.Event()
-    with limited(kind, Images(1500, 200_000, 20_000, 700_000), 6, max_bytes=2 * MIB) as df:
+    with limited(kind, Images(600, 200_000, 20_000, 700_000), 6, max_bytes=2 * MIB) as df:
         iterator = iter(df)
         kept = [next(iterator)]
 
@@ -290,7 +291,7 @@ def test_several_workers_in_need_at_once_never_hold_more_than_the_limit_together
     assert max(touched for _, touched in most) <= limit
 
 
-@pytest.mark.parametrize("kind", PROCESS_KINDS)
+@each_kind
 def test_memory_goes_to_the_worker_that_needs_it(kind, monkeypatch):
     """One worker has touched all of it and is silent; then the other needs some, and does not wait for idleness."""
     monkeypatch.setattr("dataflow.transport.arena._IDLE_SECONDS", 1e9)
@@ -322,7 +323,7 @@ def test_memory_goes_to_the_worker_that_needs_it(kind, monkeypatch):
         end.set()
 
 
-@pytest.mark.parametrize("kind", PROCESS_KINDS)
+@each_kind
 @pytest.mark.parametrize("pause", [0.0, 0.003], ids=["a fast flow", "a slow flow"])
 def test_idle_pages_are_given_back_while_a_worker_has_nothing_to_do(kind, pause, monkeypatch):
     monkeypatch.setattr("dataflow.transport.arena._IDLE_SECONDS", 0.1)
@@ -352,14 +353,14 @@ def test_idle_pages_are_given_back_while_a_worker_has_nothing_to_do(kind, pause,
         assert is_whole(next(iterator))
 
 
-@pytest.mark.parametrize("kind", PROCESS_KINDS)
+@each_kind
 def test_blocks_are_used_again_and_again_the_lowest_first(kind):
     with limited(kind, Images(2000, 50_000), max_bytes=64 * MIB, prefetch=5) as df:
         assert all(map(is_whole, df))
         assert sum(df.held()) <= 12 * 13 * 4096  # a window and what the consumer has in its hands
 
 
-@pytest.mark.parametrize("kind", PROCESS_KINDS)
+@each_kind
 def test_large_bytes_in_messages_are_bounded_by_their_part_of_max_bytes(kind):
     made = CONTEXT.Value("q", 0)
     size = 60_000
@@ -380,7 +381,7 @@ def test_large_bytes_in_messages_are_bounded_by_their_part_of_max_bytes(kind):
                 break
 
 
-@pytest.mark.parametrize("kind", PROCESS_KINDS)
+@each_kind
 def test_the_size_of_dev_shm_does_not_matter(kind):
     def used(*pids):
         """Files in /dev/shm, by inode, that these processes have in their memory. Others may use more."""
@@ -428,7 +429,7 @@ def test_more_workers_than_the_memory_has_pages_for_all_come_through(num):
         assert all(map(is_whole, df))
 
 
-@pytest.mark.parametrize("kind", PROCESS_KINDS)
+@each_kind
 def test_what_is_kept_of_a_closed_runner_keeps_no_more_than_itself(kind):
     df = limited(kind, Images(30, 300_000), max_bytes=32 * MIB, prefetch=50)
     datapoints = list(df)
@@ -443,7 +444,7 @@ def test_what_is_kept_of_a_closed_runner_keeps_no_more_than_itself(kind):
     os.close(arena)
 
 
-@pytest.mark.parametrize("kind", PROCESS_KINDS)
+@each_kind
 def test_runner_after_runner_holds_no_more(kind):
     """Descriptors stay as many as they were, while a runner lives and is closed and started again."""
 

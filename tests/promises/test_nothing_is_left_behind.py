@@ -27,8 +27,10 @@ from dataflow import (
 from dataflow.runners.engine import Engine
 from dataflow.transport.messages import DATA_KINDS
 from tests.support.fakes import KINDS, Forever, Numbers, Trap, runner
-from tests.support.products import covering
+from tests.support.products import covering, rotating
 from tests.support.waits import LIMIT, wait_until
+
+each_kind = rotating("kind", {"process": "process", "zmq": "zmq"}, always={"thread": "thread"})
 
 
 def resident():
@@ -55,7 +57,7 @@ def steady_counts():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [40, pytest.param(500, marks=pytest.mark.full)])
+@pytest.mark.parametrize("number", [18, pytest.param(500, marks=pytest.mark.full)])
 def test_hundreds_of_runners_leave_the_process_as_it_was(number):
     def churn(number):
         for k in range(number):
@@ -66,7 +68,7 @@ def test_hundreds_of_runners_leave_the_process_as_it_was(number):
                 df.close()
             del df
 
-    churn(30)  # what is loaded and allocated once
+    churn(9)  # what is loaded and allocated once
     gc.collect()
     before, memory = steady_counts(), resident()
     churn(number)
@@ -76,18 +78,18 @@ def test_hundreds_of_runners_leave_the_process_as_it_was(number):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_many_resets_leave_the_process_as_it_was(kind):
     with runner(kind, Forever, 1) as df:
         list(islice(df, 10))
         before = steady_counts()
-        for _ in range(40):
+        for _ in range(8):
             df.reset_state()
             assert next(iter(df)) == [0]
         wait_until(lambda: counts() == before, LIMIT, lambda: f"{counts()} instead of {before}")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_passes_do_not_add_up(kind):
     with runner(kind, lambda: Numbers(3)) as df:
         list(df)
@@ -98,7 +100,7 @@ def test_passes_do_not_add_up(kind):
         assert sum(thread.name == "dataflow-flusher" for thread in threading.enumerate()) <= 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_the_end_of_one_runner_does_not_touch_another(kind):
     with runner(kind, Forever) as stays:
         iterator = iter(stays)

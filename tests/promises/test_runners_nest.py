@@ -8,12 +8,16 @@ import pytest
 import dataflow
 from dataflow import DataFlow, ProxyDataFlow, RNGDataFlow
 from tests.support.fakes import KINDS, Draws, Numbers, Where, runner
+from tests.support.products import rotating
 from tests.support.waits import LIMIT, wait_until
 
 pytestmark = pytest.mark.usefixtures("unseeded")
 
 PAIRS = [(outer, inner) for outer in KINDS for inner in KINDS]
 TRIPLES = [("zmq", "zmq", "zmq"), ("process", "thread", "zmq"), ("thread", "zmq", "process")]
+
+
+each_kind = rotating("kind", {"process": "process", "zmq": "zmq"}, always={"thread": "thread"})
 
 
 def each_pair(shift):
@@ -36,7 +40,7 @@ def children():
     return psutil.Process().children(recursive=True)
 
 
-@pytest.mark.parametrize("kinds", [*PAIRS, *TRIPLES], ids="-in-".join)
+@each_pair(2)
 def test_single_workers_in_single_workers_change_nothing(kinds):
     with nest(kinds, lambda: Numbers(6), [1] * len(kinds)) as df:
         for _ in range(3):
@@ -126,14 +130,14 @@ class Doubled(ProxyDataFlow):
             yield [2 * k]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_two_runners_below_one_node_work_side_by_side(kind):
     with Both(runner(kind, lambda: Numbers(5)), runner("zmq", lambda: Numbers(5))) as df:
         for _ in range(2):
             assert list(df) == [[k, k] for k in range(5)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_runners_below_a_node_inside_a_runner_work_as_well(kind):
     with runner(
         kind, lambda: Doubled(Both2(runner("zmq", lambda: Numbers(4)), runner("thread", lambda: Numbers(4))))
@@ -147,7 +151,7 @@ class Both2(Both):
             yield a
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_a_runner_below_a_users_node_is_closed_with_it(kind):
     df = Doubled(runner(kind, lambda: Numbers(3)))
     assert list(df) == [[0], [2], [4]]

@@ -28,12 +28,13 @@ from dataflow import (
 from dataflow.runners.options import ACTOR_DEFAULTS, WorkerOptions
 from dataflow.runners.parallel_data import ParallelKeywords
 from tests.support.fakes import METHODS, every_runner, runner
+from tests.support.products import rotating
 from tests.support.waits import LIMIT
 
 SEEN: list[tuple[str, int | None]] = []  # what has happened in this process, in order
 
 
-KINDS = pytest.mark.parametrize("case", ["process", "zmq", "thread"])
+KINDS = rotating("case", {"process": "process", "zmq": "zmq"}, always={"thread": "thread"})
 
 
 @pytest.fixture(autouse=True)
