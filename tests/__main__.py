@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Sequence
 from typing import IO
 
-FAULTS = ("tests/promises/test_faults_reach_the_loop.py", "tests/promises/test_faults_of_maps_reach_the_loop.py")
 INTERRUPTS = "tests/promises/test_ctrl_c_is_safe.py"
 # In full, these take an hour, most of it waiting: several at a time.
 INTERRUPTS_IN_FULL = tuple(
@@ -28,7 +27,10 @@ WAITING = (
     "tests/observe",
 )
 OTHER = (
-    *FAULTS,
+    "tests/promises/test_arrays_are_yours.py",
+    "tests/promises/test_faults_of_maps_reach_the_loop.py",
+    "tests/promises/test_faults_reach_the_loop.py",
+    "tests/promises/test_items_that_end_workers.py",
     "tests/compat",
     "tests/remote",
     "tests/system",
@@ -36,7 +38,7 @@ OTHER = (
     "tests/transforms",
 )
 RUNNERS = ("tests/runners", "tests/promises")
-RUNNERS += tuple(f"--ignore={place}" for place in (INTERRUPTS, *FAULTS, *WAITING))
+RUNNERS += tuple(f"--ignore={place}" for place in (INTERRUPTS, *OTHER, *WAITING))
 REST = ("tests", "dataflow", *(f"--ignore={place}" for place in (*RUNNERS[:2], *OTHER, *WAITING)))
 
 
