@@ -293,14 +293,20 @@ def law(df, kind, num):
 
 
 @each_kind
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=settings.default.max_examples // 5,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(CHAINS, st.integers(1, 3))
 def test_random_chains_are_the_same_in_every_strict_runner(kind, df, num):
     law(df, kind, num)
 
 
 @each_kind
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=settings.default.max_examples // 8,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(DROPPING, st.integers(1, 3))
 def test_so_are_random_chains_that_drop(kind, df, num):
     law(df, kind, num)

@@ -203,7 +203,7 @@ def test_runners_and_maps_refuse_ids_and_threads_pass_them_on():
 
 
 @on_a_cluster
-@pytest.mark.parametrize("node", [PlasmaPutData, PlasmaGetData])
+@pytest.mark.parametrize("node", [PlasmaPutData, pytest.param(PlasmaGetData, marks=pytest.mark.full)])
 def test_a_worker_process_has_no_store(node):
     flow = node(numbers())
     with MultiProcessRunner(flow, 10, 1, context="fork") as df, pytest.raises(DataFlowError, match="was forked from"):

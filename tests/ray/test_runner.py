@@ -210,7 +210,10 @@ def test_it_keeps_the_contract_of_all_nodes(fake, num):
     check_node(make, exclusive=num > 0, kinds=(list,))
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=settings.default.max_examples // 4,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.one_of(CHAINS, DROPPING), st.integers(1, 4))
 def test_random_chains_are_the_same(fake, df, num):
     dataflow.seed(9)
@@ -222,7 +225,10 @@ def test_random_chains_are_the_same(fake, df, num):
         assert one_pass(runner) == expected[2]
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=settings.default.max_examples // 4,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(CHAINS, st.integers(1, 4), st.lists(st.sampled_from(["dies_after", "silent_after", "loses"]), max_size=3))
 def test_so_they_are_if_actors_are_lost(fake, df, num, faults):
     fake.fates = [Fate(**{fault: 1 + k % 2}) for k, fault in enumerate(faults)]

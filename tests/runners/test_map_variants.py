@@ -34,7 +34,10 @@ def same(dp):
 # -- batches -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=settings.default.max_examples // 4,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     n=st.integers(0, 40),
     batch_size=st.integers(1, 7),

@@ -618,7 +618,10 @@ def test_by_default_each_datapoint_has_a_generator_too(kind):
 # -- the law -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=settings.default.max_examples // 5,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     n=st.integers(0, 60),
     num=st.integers(1, 3),

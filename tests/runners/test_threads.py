@@ -32,7 +32,7 @@ from tests.support.senders import LOOPBACK, Sending
 from tests.support.threads import stepped_by_threads, switching_often
 from tests.support.waits import LIMIT
 
-N = 60
+N = 32
 EVERY = range(20)
 
 

@@ -97,7 +97,7 @@ def check_every_place(make, num, places=None):
         assert found == expected
 
 
-@settings(max_examples=50)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(CHAINS, st.data())
 def test_any_chain_resumes_where_it_was_saved_also_twice(df, data):
     num = min(3 * len(df), 30)
@@ -105,7 +105,7 @@ def test_any_chain_resumes_where_it_was_saved_also_twice(df, data):
     check_every_place(lambda: copy.deepcopy(df), num, places)
 
 
-@settings(max_examples=50)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(DROPPING, st.data())
 def test_a_dropped_datapoint_counts_as_a_position(df, data):
     with seeded(11):
@@ -270,7 +270,7 @@ def check_skipping(make, num, skips):
     assert steps(resumed(make, df.state_dict()), 5) == expected[num : num + 5]
 
 
-@settings(max_examples=50)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(CHAINS, st.dictionaries(st.integers(0, 12), st.integers(0, 30), max_size=3))
 def test_any_chain_skips_datapoints(df, skips):
     check_skipping(lambda: copy.deepcopy(df), 12, skips)
