@@ -60,6 +60,8 @@ __all__ = ["ImportCheck", "Snapshot"]
 
 _VALUES: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})  # which any process can compare
 _PLAIN: Final = _VALUES | {MethodType, np.dtype}
+_COLLECTIONS: Final = (list, tuple, dict, set, frozenset, deque)
+_BUFFERS: Final = (np.ndarray, bytearray, array)
 
 
 class Snapshot:
@@ -160,19 +162,20 @@ def _contents(where: str, value: Any, *, is_sent: bool) -> Iterator[tuple[str, A
 
     Workers that are forked see what changes in memory that processes share.
     """
-    name = f"the content of {where}"
     items: list[Any] = []
-    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+    if isinstance(value, _COLLECTIONS):
+        if len(value) > MAX_ITEMS:
+            items = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
+    elif isinstance(value, np.ndarray) and value.dtype.hasobject:
         items = value.ravel().tolist()
-    elif isinstance(value, np.ndarray):
-        if is_sent or not _is_of_other_memory(value):
-            yield name, array_checksum(np.asarray(value)).to_bytes(4)
-    elif isinstance(value, bytearray | array) and value:
-        yield name, array_checksum(np.frombuffer(value, np.uint8)).to_bytes(4)
-    elif isinstance(value, list | tuple | dict | set | frozenset | deque) and len(value) > MAX_ITEMS:
-        items = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
-    if items and (number := checksum(items, by_identity=True)) is not None:
-        yield name, number.to_bytes(4)
+    elif isinstance(value, _BUFFERS) and (
+        is_sent or not isinstance(value, np.ndarray) or not _is_of_other_memory(value)
+    ):
+        yield f"the content of {where}", array_checksum(np.asarray(value)).to_bytes(4)
+    if not items:
+        return
+    if (number := checksum(items, by_identity=True)) is not None:
+        yield f"the content of {where}", number.to_bytes(4)
     else:
         yield from ((f"{where}[{k}]", items[k]) for k in samples(range(len(items))))
 
