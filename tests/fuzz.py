@@ -90,7 +90,7 @@ def read_all(load: Callable[..., Any], path: Path, **options: Any) -> None:
         deque(islice(df, NUM_READ), 0)
 
 
-OTHERS: list[Any] = [
+OTHERS: list[Any] = [  # parts of JSON that no writer of ours puts there, or puts elsewhere
     *(None, True, -1, 0, 1, 2, 3, 1 << 31, 1 << 40, (1 << 62) - 1, 1 << 62, 1 << 63, 1 << 64, 10**30, 1.5, 1e300),
     *("", "0", "2", "a", "\ud800", "list", "dict", "alone", "array", "scalar", "record", "int", "bytes", "object"),
     *("holds", "Generator", "ShardData"),
