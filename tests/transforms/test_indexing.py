@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from dataflow import BatchData, DataFlow, DataFromList, Dropped, MapData, RepeatedData
+from dataflow import BatchData, DataFlow, DataFromList, Dropped, MapData, ProxyDataFlow, RepeatedData, TimeoutError
 from dataflow.protocol.datapoint import HOLE
-from dataflow.protocol.passes import root_stream
+from dataflow.protocol.passes import pick, root_stream
 from dataflow.protocol.state import Drops, state_of
 from dataflow.transforms import indexing
 
@@ -117,6 +117,8 @@ def test_entries_of_the_tables_of_several_passes_come_in_the_order_of_the_positi
     found = indexing.reorder(np.array([2, 0, 2, 1]), np.array([3, 1, 0, 2]), tables)
     assert [column.tolist() for column in found] == [[23, 1, 20, 12], [-23, -1, -20, -12]]
     assert asked == [0, 1, 2]
+    found = indexing.reorder(np.array([2, 0, 2]), np.array([3, 1, 0]), tables)
+    assert [column.tolist() for column in found] == [[23, 1, 20], [-23, -1, -20]]
     found = indexing.reorder(np.array([1, 1]), np.array([3, 0]), lambda p: (np.arange(4, dtype=np.uint64) + p,))
     assert [(column.dtype, column.tolist()) for column in found] == [(np.int64, [4, 1])]
     assert indexing.reorder(np.array([], np.int64), np.array([], np.int64), tables) == []
@@ -141,3 +143,51 @@ def test_an_item_of_a_flow_below_which_one_was_dropped_before_is_refused():
     assert dropping[0] == [0]  # its own positions are those of its input
     with pytest.raises(Dropped, match=r"^BatchData counts datapoints, and one below it was dropped"):
         df[0]
+
+
+class WithWorkers(ProxyDataFlow):
+    """As its inputs are made by workers, most walks over the nodes end here."""
+
+    _df_remote_inputs = True
+
+
+def test_what_was_dropped_below_workers_is_noticed_too_and_what_a_node_has_skipped_is_its_own():
+    ds = DataFromList([[0]], shuffle=False)
+    df = WithWorkers(ds)
+
+    def picked(node):
+        return pick(lambda: list(indexing.none_dropped(iter([[1]]), node)))
+
+    assert picked(df) == [[1]]
+    state_of(ds).part(Drops).has_skipped = True
+    assert picked(ds) == [[1]]
+    with pytest.raises(Dropped, match="WithWorkers counts datapoints"):
+        picked(df)
+    assert list(indexing.none_dropped(iter([[1]]), df)) == [[1]]  # it is iterated: holes will be seen
+
+
+class Late:
+    """Steps, one of which comes too late."""
+
+    def __init__(self):
+        self.steps = iter([[1], TimeoutError("late"), [2]])
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if isinstance(step := next(self.steps), Exception):
+            raise step
+        return step
+
+
+class Waiting(DataFlow):
+    _df_waits = True
+
+
+def test_after_a_timeout_what_counts_datapoints_continues():
+    datapoints = indexing.none_dropped(Late(), Waiting())
+    assert next(datapoints) == [1]
+    with pytest.raises(TimeoutError, match=r"^late$"):
+        next(datapoints)
+    assert list(datapoints) == [[2]]
