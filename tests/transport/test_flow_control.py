@@ -2,8 +2,12 @@
 
 import multiprocessing
 import os
+import pickle
 import threading
 import time
+from dataclasses import dataclass
+from multiprocessing.context import set_spawning_popen
+from multiprocessing.reduction import ForkingPickler
 from types import SimpleNamespace
 
 import pytest
@@ -84,6 +88,7 @@ def test_queued_bytes_are_bounded_whatever_is_left_of_the_window(most, sent, rec
         (Window(2), 1, 0),
         (Window(50), 25, 0),
         (Window(50, 300), 25, 150),
+        (Window(51, 301), 25, 150),
     ],
 )
 def test_a_message_is_half_of_the_window_at_most(window, count, nbytes):
@@ -107,6 +112,46 @@ def test_a_message_is_what_is_left_of_the_window_at_most(made, count, nbytes):
     quota.spend(*made)
     room = quota.wait_for_room()
     assert (room.count, room.nbytes) == (count, nbytes)
+
+
+def test_a_message_is_no_longer_if_the_consumer_is_faster_than_the_workers_own_books():
+    credit = Credit(1, shared=False)
+    quota = make_quota(Window(1), credit)
+    credit.grant(0, 1, 9, 0)
+    assert quota.wait_for_room().count == 1
+
+
+def test_credit_that_is_granted_in_parts_adds_up():
+    credit = Credit(1, shared=False)
+    quota = make_quota(Window(10, 100, max_queued=10), credit)
+    quota.spend(10, 100)
+    quota.queue(10)
+    for part in ((1, 10, 1), (3, 30, 3)):
+        credit.grant(0, *part)
+        credit.done(0, 5)
+    room = quota.wait_for_room()
+    assert (room.count, room.nbytes, room.max_bytes) == (4, 40, 4) and quota.all_done()
+
+
+def test_a_worker_that_replaces_another_continues_with_what_was_received_from_that_one(naps):
+    credit = Credit(2, shared=False)
+    first = credit.port(1).quota(window := Window(10, 100, max_queued=10))
+    first.spend(3, 30)
+    first.queue(3)
+    assert first.wait_for_report_credit(1)
+    credit.report_received(1)
+    credit.grant(1, 2, 20, 2)
+    credit.done(1, 2)
+    assert not first.all_done()
+    second = credit.port(1).quota(window)
+    assert second.all_done()  # the third will not come
+    second.spend(9, 90)
+    second.queue(9)
+    room = second.wait_for_room()
+    assert (room.count, room.nbytes, room.max_bytes) == (1, 10, 1)
+    assert second.wait_for_report_credit(1) and not naps
+    naps.then = credit.stop
+    assert not second.wait_for_report_credit(1)
 
 
 def test_a_message_is_as_long_in_bytes_as_may_still_be_queued():
@@ -229,6 +274,7 @@ def test_sleeps_double_from_20_microseconds_to_2_milliseconds_and_the_wait_is_re
     monkeypatch.setattr("dataflow.transport.flow_control._now", lambda: next(clock))
     credit = Credit(1, shared=False)
     quota = make_quota(Window(1), credit)
+    assert (quota.waited, quota.waited_for_memory) == (0.0, False)
     quota.wait_for_room()
     assert quota.waited == 0.0
     quota.spend(1, 0)
@@ -370,6 +416,21 @@ def test_a_jobserver_is_told_what_the_consumer_sees():
     assert told == [("begin",), ("replace",), ("lend",), ("stop", 3), ("close",)]
 
 
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("has_jobserver", [True, False])
+def test_a_worker_inherits_the_counters_and_its_side_of_the_jobserver(shared, has_jobserver):
+    jobserver = SimpleNamespace(
+        descriptors=lambda: ("a", "b"), open=lambda counters: ("opened with", counters), close=lambda: None
+    )
+    credit = Credit(2, shared=shared, jobserver=jobserver if has_jobserver else None)
+    port = credit.port(1)
+    own, others = port.descriptors()[:shared], port.descriptors()[shared:]
+    assert len(own) == shared and None not in own and others == (("a", "b") if has_jobserver else ())
+    quota = port.quota(Window(1))
+    assert quota.token == (("opened with", quota.counters) if has_jobserver else None)
+    credit.close()
+
+
 def naps_of(monkeypatch, num_workers, rate, waits=30):
     """How long the first worker slept each time it had no credit; the consumer takes `rate` datapoints per second."""
     credit = Credit(num_workers, shared=False)
@@ -471,10 +532,35 @@ def test_who_has_sent_gives_way_if_the_consumer_had_something_to_do_before(share
 
 
 def test_a_thread_gives_way_by_the_interpreters_lock_alone(yielded):
-    quota = make_quota(Window(5))
-    quota.yield_processor()
-    quota.yield_processor()
+    for quota in (make_quota(Window(5)), make_quota(Window(5)).unlimited()):
+        quota.yield_processor()
+        quota.yield_processor()
     assert not yielded
+
+
+@dataclass
+class Duplicate:
+    """A descriptor as `spawn` passes it on."""
+
+    fd: int
+
+    def detach(self):
+        return self.fd
+
+
+def test_a_worker_that_unpickles_its_port_reads_the_memory_of_the_consumer(shared):
+    set_spawning_popen(SimpleNamespace(DupFd=Duplicate, duplicate_for_child=os.dup))
+    try:
+        pickled = ForkingPickler.dumps(shared.port(1))
+    finally:
+        set_spawning_popen(None)
+    port = pickle.loads(pickled)
+    quota = port.quota(Window(1))
+    assert not quota.stopped
+    shared.stop()
+    assert quota.stopped
+    for descriptor in port.descriptors():
+        descriptor.close()
 
 
 def spend_and_wait(line, end):
