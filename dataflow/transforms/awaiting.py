@@ -255,7 +255,7 @@ class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
                         raise failures.pop()
                     elif late:
                         pause = Pause(late.pop())
-                    elif is_over:
+                    else:  # the input is over
                         return
                     # In this order: a call that was cancelled by a close ends after `is_stopped` is set.
                     if calls.are_ready and not calls.is_stopped:

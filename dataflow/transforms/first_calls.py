@@ -102,7 +102,7 @@ class CheckedCalls:
         changed = {name for name, number in before.items() if after.get(name, number) != number}
         if calls.counting is None:
             calls.counting = changed  # in the first call it may have been prepared
-        elif calls.counting:
+        else:
             changed &= calls.counting
             if changed:
                 _warn(self._text_of_counter(promise, min(changed)))

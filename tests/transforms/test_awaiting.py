@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import os
 import subprocess
 import sys
@@ -164,6 +165,59 @@ def test_endless_inputs_continue(mapped):
     df = mapped(RepeatedData(numbers(4), -1), same, 2)
     cut = FixedSizeData(df, 3)
     assert [list(cut), list(cut)] == [[[0], [1], [2]], [[3], [0], [1]]]
+
+
+def test_an_endless_input_without_a_map_continues_by_index():
+    df = AsyncMapData(RepeatedData(numbers(3), -1), same, 2)
+    with df:
+        steps = iter(df)
+        assert [next(steps)[0] for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_what_was_dropped_below_and_in_the_function_is_left_out(ordered):
+    def keeps_even(dp):
+        return dp if dp[0] % 2 == 0 else None
+
+    for source in (MapData(numbers(12), keeps_even), DataFromGenerator(lambda: ([k] for k in range(0, 12, 2)))):
+        with AsyncMapData(source, mixed, 3, ordered=ordered) as df:
+            assert sorted(df) == [[0], [40], [60], [80], [100]]
+    with AsyncMapData(MapData(numbers(12), keeps_even), same, 3, ordered=ordered) as df:
+        assert df[:6] == [[0], [2], [4]]
+
+
+def test_a_fraction_of_failures_is_judged_during_the_pass():
+    num_called = []
+
+    async def fails_at_first(dp):
+        num_called.append(1)
+        if dp[0] < 50:
+            raise ValueError("no")
+        return dp
+
+    with AsyncMapData(numbers(1000), fails_at_first, 4, max_failures=0.1) as df, pytest.raises(TooManyFailures):
+        list(df)
+    assert len(num_called) < 300
+
+
+def test_a_loop_that_something_else_blocks_is_named(mapped):
+    is_blocked, release = threading.Event(), threading.Event()
+
+    async def block():
+        is_blocked.set()
+        release.wait(LIMIT)
+
+    user = event_loop.LoopUser("Another")
+    df = mapped(numbers(), same, timeout=0.05)
+    next(iter(df))  # from here on it uses the loop
+    user.spawn(block(), contextvars.copy_context())
+    assert is_blocked.wait(LIMIT)
+    steps = iter(df)
+    with pytest.raises(TimeoutError, match="a call blocks the event loop"):
+        next(steps)
+    release.set()
+    assert list(after_pauses(steps)) == list(numbers())
+    user.close()
 
 
 def test_the_function_gets_a_copy(mapped):

@@ -502,6 +502,29 @@ def test_nothing_else_may_change_with_the_ranks(change, message):
         batches(0, 3, 8, **change).load_state_dict(saved(batches(0, 4, 6), 1))
 
 
+def renamed(dp, rng):
+    return drawn(dp, rng)
+
+
+def of_shards(world_size, *funcs):
+    df = ShardData(numbers(24), 0, world_size)
+    for func in funcs:
+        df = RandomMapData(df, func)
+    return ResumableData(df)
+
+
+@pytest.mark.parametrize(
+    ("here", "message"),
+    [
+        ([renamed], "RandomMapData.func was drawn and is renamed"),
+        ([drawn] * 3, "it had ShardData in place of RandomMapData"),
+    ],
+)
+def test_nodes_above_the_shard_may_not_change_with_the_ranks(here, message):
+    with seeded(1), pytest.raises(StateMismatch, match=message):
+        of_shards(3, *here).load_state_dict(saved(of_shards(2, drawn), 1))
+
+
 def test_a_shard_may_move_where_the_positions_stay():
     with seeded(2):
         below = saved(ResumableData(BatchData(RandomMapData(ShardData(numbers(48), 0, 2), drawn), 3, use_list=True)), 2)

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import inspect
 
+import numpy as np
 import pytest
 
 import dataflow
@@ -27,6 +28,8 @@ from dataflow import (
     RayMapData,
     SharedQ,
 )
+from dataflow.protocol.passes import promise
+from dataflow.protocol.state import FirstCalls, Promise, state_of
 
 
 def numbers():
@@ -163,3 +166,13 @@ def test_sources_take_generators_and_refuse_async_ones():
 def test_the_cure_works():
     with MultiThreadMapData(numbers(), 2, lambda dp: asyncio.run(fetch(dp)), strict=True) as df:
         assert list(df) == [[0], [1], [2], [3]]
+
+
+def test_a_broken_promise_that_does_not_refuse_is_noted_and_logged_once(caplog):
+    rng = np.random.default_rng(1)
+    df = MapData(numbers(), lambda dp: [*dp, rng.random()])
+    promise(df, Promise("to_torch", refuses=False))
+    for _ in range(2):
+        assert len(list(df)) == 4
+    assert caplog.text.count("to_torch: ") == 1
+    assert "draws random numbers from a generator that it holds" in state_of(df).part(FirstCalls).broken

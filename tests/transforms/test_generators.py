@@ -584,3 +584,11 @@ def test_a_number_that_a_function_changes_in_each_call_is_logged_once(func, name
         found = [record.getMessage() for record in caplog.records]
         assert len(found) == (name is not None), found
         assert name is None or (name in found[0] and "in each call: every worker counts for itself" in found[0])
+
+
+def test_numbers_that_are_drawn_from_a_bare_bit_generator_are_noticed():
+    bits = np.random.PCG64(1)
+    before = states_of({"bits": bits})
+    assert drawn_from(before, states_of({"bits": bits})) == []
+    np.random.Generator(bits).random()
+    assert drawn_from(before, states_of({"bits": bits})) == ["bits"]

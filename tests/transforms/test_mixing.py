@@ -510,3 +510,8 @@ def test_an_edited_text_of_weights_is_another():
         damaged["flow"]["parameters"]["weights"] = text
         with pytest.raises(StateMismatch):
             df.load_state_dict(damaged)
+
+
+def test_no_positions_of_a_mixture_are_no_datapoints():
+    df = MixData([DataFromList([[1]]), DataFromList([[2]])], [1, 1])
+    assert df[3:3] == [] and len(df[3:5]) == 2

@@ -216,3 +216,9 @@ def test_two_places_of_a_chain_hold_a_position_each():
 def test_without_keep_state_an_input_that_drops_starts_over():
     df = FixedSizeData(drops(12, lambda k: k % 3 == 0), 3, keep_state=False)
     assert [[k for (k,) in df] for _ in range(3)] == [[0, 3, 6]] * 3
+
+
+def test_the_end_of_an_endless_input_that_cannot_be_strict_is_not_asked_for(caplog):
+    df = RepeatedData(RepeatedData(numbers(2), -1), 3)
+    assert [dp for dp, _ in zip(df, range(3), strict=False)] == [0, 1, 0]
+    assert not caplog.records

@@ -1,5 +1,7 @@
+import contextlib
 import itertools
 import logging
+import queue
 from collections import Counter
 
 import pytest
@@ -8,6 +10,7 @@ from dataflow.errors import NotAddressable
 from dataflow.protocol import seeding
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.iterating import DataFromGenerator
+from dataflow.sources.queues import DataFromQueue
 from dataflow.sources.synthetic import FakeData
 from dataflow.transforms import shuffling
 from dataflow.transforms.mapping import MapData
@@ -153,3 +156,18 @@ def test_an_empty_input_can_be_shuffled():
     assert list(df) == [] and df[0:0] == []
     with pytest.raises(IndexError, match="ShuffleData is empty"):
         df[0]
+
+
+@pytest.mark.parametrize("num_reuse", [1, 2])
+def test_a_timeout_below_a_buffer_loses_nothing(num_reuse):
+    items = queue.Queue()
+    df = LocallyShuffleData(DataFromQueue(items, timeout=0.02), 2, num_reuse=num_reuse)
+    steps = iter(df)
+    found = []
+    for k in range(6):
+        items.put([k])
+        with contextlib.suppress(TimeoutError):
+            while True:
+                found.append(next(steps))
+    assert len(found) == 6 * num_reuse - 2 and all(found.count([k]) <= num_reuse for k in range(6))
+    df.close()

@@ -140,6 +140,12 @@ def test_tokens_are_the_datapoint_or_its_only_component(dp):
     assert block["tokens"].tolist() == [5, 6] and block["tokens"].dtype == np.int64
 
 
+def test_lengths_are_those_of_the_source_below_what_selects_components():
+    source = DataFromList([["a", [5, 6]], ["b", [7]]], shuffle=False)
+    df = PackData(SelectComponent(source, [1]), 2, key=0, lengths=[2, 1])
+    assert [block[0].tolist() for block in df] == [df[0][0].tolist(), df[1][0].tolist()] == [[5, 6], [7, 0]]
+
+
 def test_a_component_of_a_list_is_named_by_its_position():
     (block,) = PackData(DataFromList([["a", [5, 6]]], shuffle=False), 2, key=1)
     assert block[1].tolist() == [5, 6]
