@@ -145,6 +145,26 @@ def test_what_would_have_to_be_pickled_is_refused_with_its_place(value):
         FrameEncoder(MAX).encode([0, value])
 
 
+def test_what_has_too_many_levels_is_refused_as_everywhere():
+    value = []
+    for _ in range(2000):
+        value = [value]
+    with pytest.raises(NotStorable) as caught:
+        FrameEncoder(MAX).encode(value)
+    assert "over the network" not in str(caught.value)
+
+
+def test_layouts_are_remembered_up_to_a_number(monkeypatch):
+    monkeypatch.setattr(writing, "_MAX_LAYOUTS", 2)
+    encoder = FrameEncoder(MAX)
+    for _ in range(2):
+        arrays = [[np.full(k, k)] for k in range(1, 5)]
+        frames, _ = encoder.join([encoder.encode(dp) for dp in arrays])
+        found = FrameReader().read([bytearray(memoryview(frame)) for frame in frames], 4)
+        same([*found], arrays)
+    assert len(encoder._layouts) <= 2 and encoder.encode_report(None, "") == []
+
+
 def test_a_datapoint_that_is_larger_than_may_be_under_way_is_refused():
     encoder = FrameEncoder(1000)
     encoder.encode([np.zeros(100)])

@@ -1,12 +1,18 @@
 """The socket of either end: what it does to the memory of its process."""
 
+import gc
 import os
 import platform
 import subprocess
 import sys
 
 import pytest
+import zmq
+from zmq.auth.thread import AuthenticationThread
 
+from dataflow.remote.keys import Keys
+from dataflow.remote.peer_messages import PeerMessage, PeerMessageKind
+from dataflow.remote.router import Router
 from tests.support.senders import ROOT
 
 FAULTS = """
@@ -42,3 +48,42 @@ def page_faults(**variables):
 def test_memory_of_frames_stays_mapped_unless_the_user_has_told_malloc_otherwise():
     assert page_faults() < 6_000  # of 61,440
     assert page_faults(MALLOC_TRIM_THRESHOLD_="131072") > 30_000
+
+
+def router(*addresses, bind=False, keys=None):
+    return Router("Owner", addresses, bind=bind, keys=keys, heartbeat=1.0, max_bytes=1000, max_unsent=0)
+
+
+def test_what_zeromq_refuses_is_an_error_that_names_the_owner_and_leaves_nothing():
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="Owner: ZeroMQ says"):
+        router("tcp://nonsense")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_message_on_a_closed_socket_is_an_error_and_not_a_peer_that_is_gone():
+    made = router("tcp://127.0.0.1:1")
+    assert made.send(b"nobody", PeerMessage(PeerMessageKind.CALL)) is False
+    made.close(0)
+    made.close(0)
+    with pytest.raises(zmq.ZMQError):
+        made.send(b"nobody", PeerMessage(PeerMessageKind.CALL))
+
+
+def test_who_connects_needs_the_one_key_of_that_peer():
+    public, secret = zmq.curve_keypair()
+    with pytest.raises(ValueError, match="holds 2 public keys of peers; to connect, keep only"):
+        router("tcp://127.0.0.1:1", keys=Keys(public, secret, (public, public)))
+
+
+def test_an_authenticator_that_cannot_be_started_is_stopped(monkeypatch):
+    def refuse(thread):
+        raise MemoryError
+
+    monkeypatch.setattr(AuthenticationThread, "start", refuse)
+    public, secret = zmq.curve_keypair()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(MemoryError):
+        router("tcp://127.0.0.1:*", bind=True, keys=Keys(public, secret, (public,)))
+    gc.collect()  # its finaliser would use a socket that is closed by now
+    assert len(os.listdir("/proc/self/fd")) == before
