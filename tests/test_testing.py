@@ -500,3 +500,7 @@ def test_endless_flows_are_compared_up_to_a_number():
     assert_same_data(RepeatedData(numbers(), -1), numbers(), num=NUM)
     with pytest.raises(TypeError, match="assert_same_data"):
         assert_same_data([[1]], numbers())
+
+
+def test_a_flow_that_cannot_be_sent_is_checked_in_this_process():
+    check_node(lambda: WithLock(numbers()), picklable=False)

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 
@@ -88,6 +89,25 @@ def test_keys_are_made_and_listed(tmp_path, capsys):
 def test_an_open_address_is_refused_on_the_command_line(module, capsys):
     assert main(["send", f"{module}:flow", "tcp://0.0.0.0:*", "--bind"]) == 1
     assert "can be reached from other machines" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_a_command_with_the_code_of_shells(module, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dataflow.__main__.send_dataflow_zmq", interrupted)
+    assert main(["send", f"{module}:flow", "tcp://127.0.0.1:1"]) == 130
+
+
+def test_a_sent_flow_is_counted(module, capsys):
+    codes = []
+    with RemoteDataZMQ(LOOPBACK, num_senders=1, timeout=LIMIT) as df:
+        df.reset_state()
+        sender = threading.Thread(target=lambda: codes.append(main(["send", f"{module}:flow", df.addresses[0]])))
+        sender.start()
+        assert len(list(df)) == 20
+        sender.join(LIMIT)
+    assert codes == [0] and ": 20 datapoints taken" in capsys.readouterr().out
 
 
 @pytest.mark.slow

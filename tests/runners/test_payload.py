@@ -1,6 +1,7 @@
 """What is sent to a worker: by value what only lives here, and a complaint that names what cannot be sent."""
 
 import threading
+import types
 from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
@@ -89,3 +90,9 @@ def test_an_attribute_with_flows_that_are_no_inputs_is_named_itself():
     df = runner(("zmq", "spawn"), lambda: Several({}, [(0.5, Holds(Numbers(3), threading.Lock()))]))
     with pytest.raises(NotPicklable, match=r"Several\.pairs \(a list\) cannot be sent"):
         next(iter(df))
+
+
+def test_where_no_part_is_to_blame_the_error_itself_is_named():
+    payload = FlowPayload.__new__(FlowPayload)
+    text = payload.complaint(types.SimpleNamespace(worker_init=None), ValueError("all of it together"))
+    assert text == "the flow cannot be sent to a worker process: all of it together"

@@ -1,3 +1,5 @@
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
@@ -121,3 +123,11 @@ def test_workers_read_a_packed_list(method):
     ds = DataFromList([[k] for k in range(20)], shuffle=False, packed=True)
     with MultiProcessRunnerZMQ(ds, 1, context=method, timeout=60) as df:
         assert list(df) == [[k] for k in range(20)]
+
+
+def test_a_dict_of_datasets_is_no_dataset():
+    class DatasetDict(dict):
+        column_names: ClassVar = {"train": ["a"], "test": ["a"]}
+
+    with pytest.raises(TypeError, match=r"choose one of 'train', 'test', as in lst\['train'\]"):
+        DataFromList(DatasetDict(train=[1], test=[2]))

@@ -98,3 +98,17 @@ def test_a_queue_has_no_index_and_no_length():
         df[0]
     with pytest.raises(NotImplementedError):
         len(df)
+
+
+def test_a_long_wait_looks_in_between_whether_the_flow_was_closed(monkeypatch):
+    monkeypatch.setattr(queues, "_SLICE", 0.005)
+    looks = []
+
+    class Watched(queue.Queue):
+        def get(self, timeout):
+            looks.append(timeout)
+            return super().get(timeout=timeout)
+
+    with pytest.raises(TimeoutError, match=r"no datapoint for 0\.05 seconds"):
+        next(iter(DataFromQueue(Watched(), timeout=0.05)))
+    assert len(looks) > 3 and max(looks) <= 0.005

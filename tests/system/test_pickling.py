@@ -10,6 +10,7 @@ import textwrap
 import threading
 import types
 
+import numpy as np
 import pytest
 
 from dataflow import MapData, MultiProcessMapData, MultiProcessRunner, NotPicklable
@@ -26,6 +27,7 @@ from dataflow.system.pickling import (
     main_importable,
     shorten_notes,
 )
+from dataflow.transport.nested_arrays import NestedUnpickler, ToWorkers
 from tests.support.main_program import SAID, run
 
 PLACES = ["file", "command", "stdin", "module", "package", "notebook"]
@@ -268,6 +270,15 @@ def test_a_forked_worker_has_the_classes_that_were_there(main):
 def test_a_class_that_a_forked_worker_has_is_sent_by_reference(main):
     data = dumps_task(main.Ours, ForkedMain(), 5)
     assert b"cloudpickle" not in data and pickle.loads(data) is main.Ours
+
+
+def test_arrays_in_objects_of_the_main_program_stay_beside_the_pickle(main):
+    for seen, by_value in ((imported_main(), False), (None, True)):
+        sent = [main.Guarded() if by_value else main.Odd(1), {"a": np.arange(3)}]
+        body, arrays = ToWorkers(forked=False, main=seen).nested(sent)
+        first, second = NestedUnpickler(body, iter(arrays)).load()
+        assert type(first) is type(sent[0]) and second["a"] is arrays[0] is sent[1]["a"]
+        assert (b"cloudpickle" in body) == by_value
 
 
 # -- the way back ------------------------------------------------------------------------------------------------------

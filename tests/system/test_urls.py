@@ -162,6 +162,8 @@ def test_every_source_reads_from_memory(memory):
     assert numbers(JSONLinesData("memory://data/rows.jsonl")) == [0, 1, 2]
     assert numbers(WebDatasetData("memory://data/s-{0..0}.tar")) == list(range(6))
     assert numbers(WebDatasetData("memory://data")) == list(range(6))
+    for name in ("images/top.jpg", "images/cat/.hidden.jpg", "images/.git/1.jpg", "images/cat/notes.txt"):
+        memory.pipe(f"/data/{name}", b"no image of a class")
     df = ImageFolderData("memory://data/images")
     assert df.classes == ["cat", "dog"]
     assert [(fsspec.open(path).open().read(), label) for path, label in df] == [(b"1", 0), (b"2", 1)]

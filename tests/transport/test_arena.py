@@ -1,5 +1,6 @@
 """The arena: a block belongs to one side at a time, comes back when its last view dies, and costs what it touched."""
 
+import errno
 import gc
 import itertools
 import multiprocessing
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow.system.descriptors import passing_to_child
+from dataflow.transport import arena as arena_module
 from dataflow.transport.arena import LARGE_BYTES, ArenaFile, MemoryLimit
 from tests.support.forks import in_child
 from tests.support.threads import switching_often
@@ -707,6 +709,19 @@ def test_where_address_space_is_short_the_message_names_the_limit_and_the_cure()
         [sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False, timeout=LIMIT
     )  # fmt: skip
     assert done.stdout == "refused\n", done.stderr
+
+
+def test_other_errors_of_the_system_come_through(monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EIO, "a broken disk")
+
+    with Arenas() as arenas:
+        monkeypatch.setattr(arena_module, "shared_mapping", refuse)
+        with pytest.raises(OSError, match="a broken disk"):
+            arenas.arenas[0].open_writer().take(LARGE_BYTES)
+        monkeypatch.setattr(os, "ftruncate", refuse)
+        with pytest.raises(OSError, match="a broken disk"):
+            arenas.file.new_arena(0)
 
 
 # -- death -------------------------------------------------------------------------------------------------------------

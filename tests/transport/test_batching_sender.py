@@ -9,8 +9,10 @@ import time
 import numpy as np
 import pytest
 
+from dataflow.protocol.failures import Report
 from dataflow.transport.batching_sender import BatchingSender, Stopped
 from dataflow.transport.codec import ArrayCodec, ObjectCodec
+from dataflow.transport.current_item import CurrentItem, position_in
 from dataflow.transport.flow_control import Credit, Window
 from dataflow.transport.messages import ConsumerGone, Kind
 from tests.support.fakes import FakeSender
@@ -618,3 +620,17 @@ def test_between_threads_nothing_is_calibrated():
     loopback.batching_sender.put_all([[1], 2, None, "three"])
     assert loopback.arrived() == [[1], 2, None, "three"]
     loopback.close()
+
+
+def test_a_report_within_a_batch_is_no_end_of_it():
+    words = memoryview(bytearray(16)).cast("Q")
+    item = CurrentItem(words, 1)
+    loop = Loopback(item=item)
+    report = Report(None, None, False, 1)
+    loop.batching_sender.report(report)
+    assert words[1] == 0
+    item.begin(5)
+    loop.batching_sender.report(report)
+    assert position_in(words[1]) == 5
+    assert [message.kind for message in loop.sender.sent] == [Kind.REPORT] * 2
+    loop.close()

@@ -3,10 +3,12 @@
 import os
 import queue
 import threading
+from array import array
 
 import numpy as np
 import pytest
 
+from dataflow.transport import shared_task_queue
 from dataflow.transport.message_layout import NO_ROOM
 from dataflow.transport.shared_task_queue import SharedTaskQueue
 from dataflow.transport.task_queue import ThreadTaskQueue
@@ -285,3 +287,39 @@ def test_a_worker_without_a_turn_waits_until_it_has_one_or_there_are_no_more_tas
     assert found == [how == "let_take"]
     if how == "stop":
         assert stage.receive(worker=1) is None
+
+
+def test_a_queue_that_was_closed_does_nothing_more():
+    stage = Stage("shared")
+    queued = stage.put(1, [np.zeros(20_000)])
+    task_queue = stage.task_queue
+    task_queue.close()
+    queued.discard()
+    task_queue.renumber(0, 2, 0, 1)
+    task_queue.withdraw(0, ())
+    task_queue.free(())
+    task_queue.drop()
+    task_queue.pump()
+
+
+def test_a_datapoint_that_is_larger_than_any_may_be_is_refused():
+    task_queue = SharedTaskQueue(1 << 20, 1 << 20)
+    task_queue.open()
+    with pytest.raises(MemoryError, match="a datapoint for a worker has more than"):
+        task_queue.encode([np.zeros(3 << 20, np.uint8)], is_only_task=True)
+    task_queue.close()
+
+
+def test_lengths_that_another_task_has_left_are_not_read():
+    words = memoryview(array("Q", [1, 0, 0, 0, 1, 1 << 40, 7]))
+    assert shared_task_queue._SharedTaskReader._frames(words, 0) == []
+    words[5] = 8
+    assert [frame.tobytes() for frame in shared_task_queue._SharedTaskReader._frames(words, 0)] == [b"\7" + bytes(7)]
+
+
+def test_large_bytes_come_out_of_their_block():
+    stage = Stage("shared")
+    sent = [b"x" * 300_000, "y" * 300_000]
+    stage.put(1, sent)
+    assert stage.receive().datapoints == [sent]
+    stage.task_queue.close()

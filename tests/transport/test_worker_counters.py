@@ -101,3 +101,10 @@ def test_a_successor_that_begins_at_zero_is_added():
     assert (totals.datapoints, totals.nbytes, totals.messages, totals.nodes[3]) == (30, 200, 2, 2)
     assert totals.seconds[WorkerActivity.BLOCKED] == pytest.approx(1.0)
     assert totals.window == 0.5
+
+
+def test_samples_of_nodes_beyond_the_last_word_are_left_out():
+    credit, counters = open_counters()
+    counters.set_nodes_of_inner([1, NUM_NODES], [7, 9])
+    totals = totals_of(credit.counters_of(0))
+    assert totals.nodes[1] == 7 and sum(totals.nodes) == 7 and totals.other == 0

@@ -1,5 +1,6 @@
 """Sockets: an address for one user that goes away, forgeries that are refused unread, what was sent last arrives."""
 
+import errno
 import logging
 import os
 import pickle
@@ -14,6 +15,7 @@ from contextlib import closing
 import pytest
 import zmq
 
+from dataflow.transport import zeromq
 from dataflow.transport.messages import Kind, Message, new_token, pack
 from dataflow.transport.zeromq import SocketChannel
 from tests.support.fakes import Trap, receive
@@ -231,6 +233,37 @@ def test_many_forgeries_do_not_keep_an_honest_message_back():
         )
         assert found == [5]
         forger.close(0)
+
+
+def test_after_many_forgeries_the_receiver_looks_at_something_else(monkeypatch):
+    monkeypatch.setattr(zeromq, "_READ_AT_ONCE", 2)
+    with Sockets() as sockets, zmq.Context() as context, context.socket(zmq.PUSH) as forger:
+        forger.connect(sockets.address)
+        for _ in range(5):
+            forger.send(b"forged")
+        sockets.senders[0].send(data(0, 5, b"honest"))
+        num_looks = 0
+        while (message := sockets.receiver.receive_nowait()) is None:
+            assert sockets.receiver.wait(LIMIT)
+            num_looks += 1
+        assert message.count == 5 and num_looks >= 2
+        forger.close(0)
+
+
+@pytest.mark.parametrize(("error", "kind"), [(zmq.ZMQError(errno.EMFILE), OSError), (MemoryError(), MemoryError)])
+def test_a_channel_that_cannot_be_opened_leaves_no_descriptor(error, kind, monkeypatch):
+    channel = SocketChannel(1)
+    port = channel.port(0)
+
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr(zeromq._SocketSender, "_open", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(kind, match="ZeroMQ says" if kind is OSError else None):
+        port.open()
+    assert len(os.listdir("/proc/self/fd")) == before
+    channel.close()
 
 
 def test_what_comes_after_nothing_was_there_is_noticed_however_that_was_found():
