@@ -1,6 +1,7 @@
 """The profiler: costs of nodes, and predicted speeds, which are a pure function of these costs."""
 
 import dataclasses
+import itertools
 import sys
 import threading
 import time
@@ -228,11 +229,15 @@ def test_a_flow_that_cannot_run_in_several_threads_is_measured_in_one(monkeypatc
 
 
 def test_an_error_in_one_of_several_threads_arrives_and_keeps_none_waiting():
-    def fail(dp):
-        raise ValueError("never")
+    calls = itertools.count()
+
+    def fail_once(dp):
+        if next(calls) == 0:
+            raise ValueError("the first")
+        return dp
 
     with pytest.raises((ValueError, threading.BrokenBarrierError)):
-        profiler._in_threads(MapData(numbers(), fail), 3, 0.01)
+        profiler._in_threads(MapData(numbers(), fail_once), 3, 0.01)
 
 
 def test_what_cannot_be_sent_costs_nothing_here():

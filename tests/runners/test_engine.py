@@ -9,6 +9,7 @@ from dataflow.errors import DataFlowTerminated, NotReentrant, TimeoutError, Work
 from dataflow.protocol.seeding import Stream
 from dataflow.runners.engine import Engine, Plan
 from dataflow.runners.schedules import MixedSchedule
+from dataflow.system.worker_errors import LostWorker
 from dataflow.transport.codec import ObjectCodec
 from dataflow.transport.flow_control import Credit, Window
 from dataflow.transport.messages import Kind, Message
@@ -203,6 +204,37 @@ def test_an_exit_is_a_death_that_names_the_code():
             stage.take(generation)
 
 
+@pytest.mark.parametrize("has_died", [False, True])
+def test_a_worker_that_is_lost_with_its_machine_is_blamed_on_no_datapoint(has_died, monkeypatch):
+    blamed = []
+    with Stage(data(1), Message(Kind.LEFT, 0, 1, body=LostWorker("it is down", has_died=has_died))) as stage:
+        monkeypatch.setattr(stage.engine.schedule, "ended", lambda *args, **_: blamed.append(args))
+        generation = stage.engine.take_over()
+        assert stage.take(generation) == [1]
+        with pytest.raises(WorkerDied) as caught:
+            stage.take(generation)
+        assert "it is down" in str(caught.value.__cause__) and len(blamed) == has_died
+
+
+def test_what_a_worker_that_is_being_ended_still_says_is_not_heard():
+    with Stage(error("late", worker=0), data(1, worker=1), num=2) as stage:
+        stage.engine._supervisor.ending[0] = 0.0
+        assert stage.take(stage.engine.take_over()) == [1]
+
+
+def test_an_interrupt_within_the_schedule_ends_the_run(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with Stage(data(1)) as stage:
+        generation = stage.engine.take_over()
+        monkeypatch.setattr(stage.engine.schedule, "take", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stage.take(generation)
+        with pytest.raises(DataFlowTerminated, match="KeyboardInterrupt"):
+            stage.engine.take_over()
+
+
 def test_when_all_have_ended_there_is_nothing_more_and_their_death_is_no_news():
     with Stage(ended(0), data(1, worker=1), ended(1), num=2) as stage:
         generation = stage.engine.take_over()
@@ -370,6 +402,17 @@ def test_an_interrupt_while_workers_are_awaited_leaves_none_of_them_behind():
             stage.engine.close()
         assert [worker.story[-1] for worker in stage.workers] == ["release"] * 3
         assert stage.receiver.closed and stage.channel.closed
+
+
+def test_a_forked_process_looks_after_no_worker_of_its_parent(monkeypatch):
+    with Stage(num=1) as stage:
+        generation = stage.engine.take_over()
+        stage.workers[0].code = -9
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "getpid", lambda: -1)
+            stage.engine.check_end_of_pass(generation)
+        with pytest.raises(WorkerDied):
+            stage.engine.check_end_of_pass(generation)
 
 
 def test_a_forked_process_neither_takes_nor_closes(monkeypatch):

@@ -161,3 +161,10 @@ def test_they_keep_the_contract_of_all_nodes(num):
         exclusive=num > 0,
         kinds=(list,),
     )
+
+
+def test_generators_are_for_whole_datapoints():
+    with pytest.raises(TypeError, match="with_rng= is for whole datapoints"):
+        MultiProcessMapDataComponentSharedArray(
+            DataFromList([[1]]), 1, abs, output_shape=(1,), output_dtype="i8", with_rng=True
+        )
