@@ -2,6 +2,7 @@ import multiprocessing
 import pickle
 import queue
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -101,14 +102,19 @@ def test_a_queue_has_no_index_and_no_length():
 
 
 def test_a_long_wait_looks_in_between_whether_the_flow_was_closed(monkeypatch):
-    monkeypatch.setattr(queues, "_SLICE", 0.005)
-    looks = []
+    now, looks = 100.0, []
 
-    class Watched(queue.Queue):
+    class Empty(queue.Queue):
+        """One from which nothing comes while a clock runs that stands still otherwise."""
+
         def get(self, timeout):
+            nonlocal now
+            now += timeout
             looks.append(timeout)
-            return super().get(timeout=timeout)
+            raise queue.Empty
 
-    with pytest.raises(TimeoutError, match=r"no datapoint for 0\.05 seconds"):
-        next(iter(DataFromQueue(Watched(), timeout=0.05)))
-    assert len(looks) > 3 and max(looks) <= 0.005
+    monkeypatch.setattr(queues, "time", types.SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(queues, "_SLICE", 2.0)
+    with pytest.raises(TimeoutError, match=r"no datapoint for 7\.0 seconds"):
+        next(iter(DataFromQueue(Empty(), timeout=7)))
+    assert looks == [2.0, 2.0, 2.0, 1.0]
