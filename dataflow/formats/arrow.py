@@ -221,6 +221,8 @@ def _first_lost(values: Sequence[Any], array: NDArray[Any]) -> int | None:
 def _is_same(value: Any, found: Any) -> bool:
     if found.dtype.kind in "mM":
         there = np.asarray(value)
+        if there.dtype.kind != found.dtype.kind:  # NumPy makes durations of numbers, and dates of durations
+            return False
         back = found.astype(there.dtype)
         return bool(((there == back) | (np.isnat(there) & np.isnat(back))).all())
     for one, other in zip(np.array(value, object).flat, found.ravel().tolist(), strict=True):

@@ -458,9 +458,10 @@ def _scalar_dtype(kind: type, values: list[Any], key: Any, int_dtype: np.dtype[A
 def _common_dtype(dtypes: list[np.dtype[Any]], key: Any) -> np.dtype[Any]:
     found = list(dict.fromkeys(dtypes))
     is_text = [dtype.kind in "US" for dtype in found]
+    kinds = {dtype.kind if dtype.kind in "mMO" else "" for dtype in found}
     try:
-        # numpy would convert numbers to text.
-        if all(is_text) or not any(is_text):
+        # NumPy would make text of numbers, durations of numbers, and dates of durations.
+        if (all(is_text) or not any(is_text)) and (len(kinds) == 1 or "O" in kinds):
             return np.result_type(*found)
     except TypeError:
         pass

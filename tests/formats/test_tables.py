@@ -469,6 +469,8 @@ LARGE = 2**53 + 1
         ([[1], ["a"]], None),
         ([np.array([-1]), np.array([2**63 + 1], np.uint64)], None),
         ([np.datetime64("9999-12-31"), np.datetime64(1, "ns")], None),
+        ([np.datetime64("2020"), np.timedelta64(1, "Y")], None),
+        ([np.array([1], "m8[s]"), np.array([1])], None),
         ([np.str_("a"), "b"], str),
         ([np.str_("a\0"), "b\0"], object),
         ([np.bytes_(b"a\0"), b"b"], object),

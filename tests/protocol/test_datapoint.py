@@ -207,6 +207,9 @@ def test_text_that_numpy_would_cut_is_refused():
         ([np.zeros(2, "i4,f8"), np.zeros(2)], "float64"),
         ([np.datetime64("2020"), 1.5], r"datetime64\[Y\], float32"),
         ([np.zeros(2, "M8[s]"), np.zeros(2)], r"datetime64\[s\], float64"),
+        ([np.zeros(2, "M8[s]"), np.zeros(2, "m8[s]")], r"datetime64\[s\], timedelta64\[s\]"),
+        ([np.datetime64("2020"), np.timedelta64(1, "Y")], r"datetime64\[Y\], timedelta64\[Y\]"),
+        ([np.zeros(2, "m8[s]"), np.zeros(2, "i8")], r"timedelta64\[s\], int64"),
     ],
 )
 def test_kinds_that_have_no_common_dtype_are_named_with_the_component(values, named):
