@@ -430,10 +430,12 @@ def _made_array(old: Any, dtype: str, shape: Sequence[int], text: str) -> Any:
 
 
 def _made_of_arguments(old: Any, module: str, name: str, arguments: Any) -> Any:
-    kind = getattr(importlib.import_module(module), name)
-    if module not in _OF_VALUES and kind not in (range, slice):
-        raise ValueError(f"{module}.{name} is no class of values")
-    return kind(*make(arguments, None))
+    is_known = module in _OF_VALUES or (module == "builtins" and name in {"range", "slice"})
+    kind = getattr(importlib.import_module(module), name) if is_known else None  # an import runs code
+    values = make(arguments, None)
+    if not isinstance(kind, type) or (module == "fractions" and "e" in str(values).lower()):  # of any exponent
+        raise ValueError(f"{module}.{name} is no class of values, or has others")
+    return kind(*values)
 
 
 def _made_object(old: Any, kind: str, items: Sequence[Sequence[Any]]) -> Any:

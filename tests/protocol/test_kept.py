@@ -10,6 +10,7 @@ import json
 import os
 import random
 import signal
+import sys
 import threading
 from collections import Counter, OrderedDict, UserDict, UserList, defaultdict, deque
 from decimal import Decimal
@@ -705,6 +706,8 @@ def test_a_function_may_not_begin_a_flow_that_keeps_something():
         [{"kept": ["eval", 1]}],
         [{"kept": ["made", "builtins", "eval", ["tuple", ["1"]]]}],
         [{"kept": ["made", "datetime", "date", ["tuple", ["today"]]]}],
+        [{"kept": ["made", "this", "s", ["tuple", []]]}],
+        [{"kept": ["made", "fractions", "Fraction", ["tuple", ["1e999999999"]]]}],
         [{"kept": functools.reduce(lambda inner, _: [inner], range(100_000), [])}],
         [{"kept": ["Random", 3, list(random.Random(1).getstate()[1]), "x"]}],
         [3],
@@ -721,6 +724,7 @@ def test_a_damaged_description_is_refused(kept):
         return
     with pytest.raises(StateMismatch, match="the state is damaged"):
         ResumableData(Keeping(0, value, add)).load_state_dict(state)
+    assert "this" not in sys.modules, "an import runs code"
 
 
 def of_mt19937(pos):
