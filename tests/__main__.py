@@ -46,7 +46,7 @@ def run_parts(parts: Sequence[Sequence[str]], arguments: Sequence[str]) -> int:
     """Run all parts at once; show what the first says as it comes, and then the others.
 
     Returns:
-        The highest exit code.
+        The highest exit code, or number of a signal.
     """
     kept = [None, *(tempfile.TemporaryFile() for _ in parts[1:])]  # noqa: SIM115 (closed below)
     running = [start([*part, *arguments], output) for part, output in zip(parts, kept, strict=True)]
@@ -61,7 +61,7 @@ def run_parts(parts: Sequence[Sequence[str]], arguments: Sequence[str]) -> int:
         output.seek(0)
         sys.stdout.buffer.write(output.read())
         output.close()
-    return max(codes)
+    return max(map(abs, codes))  # one that was killed has a negative code
 
 
 def start(arguments: Sequence[str], output: IO[bytes] | None) -> subprocess.Popen[bytes]:
