@@ -158,7 +158,8 @@ class _PushedTask:
         if self.is_held:
             self.is_held = False
             self._task_queue.queue(self)
-        elif self.actor is not None and self.actor.is_over:  # otherwise it stays queued, here or there
+        elif self.actor is not None and self.worker == dead:
+            # Otherwise it stays queued, here or there: another worker may have died in it, and is not judged so far.
             self.actor = None
             self._task_queue.withdraw(self)
             self._task_queue.queue(self)

@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from dataflow.ray.actor import WorkerActor
 from dataflow.ray.cluster import ActorLost
@@ -42,7 +43,9 @@ class FakeActor:
         self.worker = FakeWorkerActor()
         self.replies = 0  # made
         self.pending = 0  # replies that are asked for and not fetched
-        self.killed = self.dead = False
+        self.killed = False
+        self.loss = None  # makes the error of all calls that have no answer, once it has ended
+        self.lock = threading.Lock()  # a call is answered by its end, or comes after it
         self.answers = threading.Event()  # cleared while nothing but the work can run in it
         self.answers.set()
         self.references = []
@@ -80,11 +83,18 @@ class FakeActor:
         with suppress(InvalidStateError):  # it was killed meanwhile
             reference.set_result(value) if error is None else reference.set_exception(error)
 
+    @property
+    def dead(self):
+        return self.loss is not None
+
     def end(self, reason, *, has_died=False):
-        self.dead = True
+        with self.lock:
+            if self.dead:
+                return
+            self.loss = partial(ActorLost, reason, has_died=has_died)
         self.answers.set()
         for reference in self.references:
-            self.answer(reference, error=ActorLost(reason, has_died=has_died))
+            self.answer(reference, error=self.loss())
         self.queues["work"].shutdown(wait=False)
         self.queues["reply"].shutdown(wait=False, cancel_futures=True)
         self.queues["other"].shutdown(wait=False, cancel_futures=True)
@@ -124,14 +134,13 @@ class FakeCluster:
         if method == "reply":
             actor.pending += 1
             self.max_pending = max(self.max_pending, actor.pending)
-        if actor.dead:
-            reference.set_exception(ActorLost("it is dead"))
-        else:
+        with actor.lock:
+            if actor.dead:
+                reference.set_exception(actor.loss())
+                return reference
             actor.references.append(reference)
             if actor.fate.starts:
-                queue = actor.queues[method if method in actor.queues else "other"]
-                with suppress(RuntimeError):  # it is shut down
-                    queue.submit(actor.run, reference, method, packed)
+                actor.queues[method if method in actor.queues else "other"].submit(actor.run, reference, method, packed)
         return reference
 
     def wait(self, references, timeout, *, all_ready=False):
@@ -152,8 +161,7 @@ class FakeCluster:
 
     def kill(self, actor):
         actor.killed = True
-        if not actor.dead:
-            actor.end("it was killed")
+        actor.end("it was killed")
 
     def free(self):
         return {"CPU": 0.5}

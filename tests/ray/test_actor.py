@@ -160,11 +160,25 @@ def test_what_a_lost_worker_had_is_dealt_again_before_all_others_and_nothing_els
     slots = put(task_queue, *range(6))
     one.is_over = True
     for queued in slots:
-        queued.put_back()
+        queued.put_back(0)
     assert other.calls == [("add_task", 1), ("add_task", 3)]
     slots[1].discard(), slots[3].discard()
     task_queue.pump()
     assert other.calls[2:] == [("add_task", 0), ("add_task", 2)]
+
+
+def test_of_two_workers_that_are_lost_at_once_the_second_keeps_its_tasks_until_it_is_judged():
+    """It may have died in any of them."""
+    one, other, third = FakeActor(), FakeActor(), FakeActor()
+    third.is_ready = False
+    task_queue = queue_for(one, other, third)
+    slots = put(task_queue, *range(6))
+    one.is_over = other.is_over = third.is_ready = True
+    for worker in (0, 1):
+        assert slots[3].may_have_begun(1)
+        for queued in slots:
+            queued.put_back(worker)
+    assert not slots[3].may_have_begun(1) and third.calls[0] == ("add_task", 0)
 
 
 def test_a_part_of_a_task_is_the_only_task_of_its_worker():
