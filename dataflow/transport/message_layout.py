@@ -422,7 +422,7 @@ def _copies(
 ) -> Iterable[NDArray[Any]]:
     """Copy the `count` arrays in `data`, each into its own memory."""
     if not data.nbytes:  # numpy's copy of an empty array would have one byte
-        return [np.ndarray(shape, dtype) for _ in range(count)]
+        return [np.ndarray(shape, dtype, order=order) for _ in range(count)]
     if dtype.kind == "V":  # numpy would leave out the padding
         return [
             np.ndarray(shape, dtype, row.copy(), order=order)

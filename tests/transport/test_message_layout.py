@@ -250,6 +250,7 @@ COLUMNS = {
     "numbers": [np.array(5), np.array(6)],
     "empty": [np.zeros((2, 0, 3), "u1")] * 2,
     "empty, of several lengths": [np.zeros((2, 0, 3), "u1"), np.zeros((4, 0, 3), "u1"), np.zeros((4, 0, 3), "u1")],
+    "without bytes, in the order of Fortran": [np.zeros((7, 8), [], order="F")] * 2,
     "in the order of Fortran": [np.asfortranarray(IMAGE), np.asfortranarray(IMAGE + 1)],
     "records": [np.array([(k, 2), (3, 4)], RECORD) for k in range(3)],
     "records in the order of Fortran": [np.asfortranarray(np.array([[(k, 2), (3, 4)]] * 3, RECORD)) for k in range(3)],
