@@ -195,8 +195,10 @@ def reads_of(code: CodeType) -> Reads:
             module, level, names = item.argval, found[k - 2].argval, found[k - 1].argval
             if names:
                 imports.update(dict.fromkeys(_Import(module, level, (name,), False) for name in names))
-            elif found[k + 1].opname == "STORE_FAST":
-                uses = [n for n, load in enumerate(found) if _loads(load, found[k + 1].argval)]
+            elif found[k + 1].opname.startswith("STORE_FAST"):
+                variable = found[k + 1].argval
+                variable = variable if isinstance(variable, str) else variable[0]  # the next instruction is part of it
+                uses = [n for n, load in enumerate(found) if _loads(load, variable)]
                 imports.update(dict.fromkeys(_Import(module, level, _attributes(found, n), True) for n in uses))
             else:
                 imports[_Import(module, level, (), found[k + 1].opname != "IMPORT_FROM")] = None
