@@ -65,12 +65,12 @@ def test_a_pass_goes_on_where_the_last_one_stopped_and_a_reset_renews_the_proces
 
 
 def test_under_another_seed_the_processes_are_others():
-    others = len(psutil.Process().children())
+    others = len(psutil.Process().children(recursive=True))
     with BackgroundData(drawn, n_proc=1, timeout=LIMIT) as df:
         for number in (4, 5):
             with seeded(number):
                 taken(df, 2)
-            assert len(psutil.Process().children()) == others + 1
+            assert len(psutil.Process().children(recursive=True)) == others + 1
 
 
 def test_in_two_places_of_a_chain_it_draws_different_numbers():
