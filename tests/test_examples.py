@@ -209,7 +209,7 @@ def test_photos_names_a_file_that_is_not_an_image(tmp_path: Path) -> None:
 @needs_digits
 @pytest.mark.slow
 def test_feed_counts_every_image_of_every_pass_once() -> None:
-    run = run_example("feed.py", "--epochs", "2")
+    run = run_example("feed.py", "--epochs", "4")
     assert_ended_quietly(run)
     assert "with keys" in run.stdout
     assert len(re.findall("1437 images, 0 missing, 0 twice", run.stdout)) == 2
