@@ -212,7 +212,7 @@ def test_feed_counts_every_image_of_every_pass_once() -> None:
     run = run_example("feed.py", "--epochs", "4")
     assert_ended_quietly(run)
     assert "with keys" in run.stdout
-    assert len(re.findall("1437 images, 0 missing, 0 twice", run.stdout)) == 2
+    assert len(re.findall("1437 images, 0 missing, 0 twice", run.stdout)) == 4
 
 
 @needs_digits
