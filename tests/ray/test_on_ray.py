@@ -172,6 +172,12 @@ def test_workers_of_this_machine_run_inside_an_actor():
     assert {path for _, path in found} & {((0, 1), (0, 2)), ((0, 1), (1, 2))}
 
 
+@pytest.mark.full  # quick is the one above
+def test_so_do_those_of_a_default_runner():
+    with remote(MultiProcessRunnerZMQ(MapData(listed(10), with_path), 2, timeout=LIMIT), 1) as df:
+        assert next(iter(df))[1] in {((0, 1), (0, 2)), ((0, 1), (1, 2))}
+
+
 def with_path(dp):
     return dp, tuple(map(tuple, worker_info().path))
 
