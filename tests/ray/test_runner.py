@@ -362,7 +362,8 @@ def test_a_reply_is_bounded_in_bytes(fake):
 
     with remote(Large(), max_bytes=1 << 20) as df:
         for given, _ in enumerate(itertools.islice(df, 50), 1):
-            assert counted.made <= given + 3 * 4 + 4 + 1  # a reply has 350 kB and its last datapoint
+            # Three replies are requested, and one is being handed out; each has 350 kB and its last datapoint.
+            assert counted.made <= given + 4 * 4 + 4 + 1
 
 
 def test_a_strict_runner_asks_for_less_where_datapoints_are_large(fake):
