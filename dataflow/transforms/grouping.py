@@ -28,7 +28,6 @@ _SEQUENCES: Final = frozenset({list, tuple})
 _UNCHANGEABLE: Final = frozenset({int, float, complex, bool, str, bytes, type(None)}).union(
     kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in "biufc"
 )
-_PLAIN: Final = _UNCHANGEABLE | {np.ndarray}
 _BATCHES_PER_TURN: Final = 4
 
 
@@ -121,16 +120,15 @@ def copy_datapoint(value: Any) -> Any:
 
 
 def _content(value: Any) -> Any:
-    """What a datapoint holds now, to be compared with what it holds later; objects of other kinds by identity."""
+    """What a datapoint holds now, to be compared with what it holds later.
+
+    Arrays count by their bytes, all else by identity: a list that is used again may hold an equal number by chance.
+    """
     kind = type(value)
     if kind in _SEQUENCES:
-        if _PLAIN.issuperset(map(type, value)):
-            return [item.tobytes() if type(item) is np.ndarray else item for item in value]
         return [*map(_content, value)]
     if isinstance(value, np.ndarray):
         return value.shape, value.tobytes()
-    if kind in _UNCHANGEABLE:
-        return value
     if kind is dict:
         return {key: _content(item) for key, item in value.items()}
     return id(value), value  # the value is there so that no other object gets its id

@@ -178,6 +178,21 @@ def test_the_same_datapoint_several_times_is_no_mistake():
     assert len(list(BatchData(DataFromList([nan, [0.0, np.zeros(1)]] * 2, shuffle=False), 2))) == 2
 
 
+@pytest.mark.parametrize("container", [list, dict])
+def test_a_list_that_is_used_again_is_noticed_though_its_numbers_are_equal(container):
+    """At first all, then the two that are compared."""
+    numbers = [1.5] * 20 + [2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5, 8.75, 9.5, 9.5]
+
+    def again():
+        dp = [0.0] if container is list else {0: 0.0}
+        for number in numbers:
+            dp[0] = float(str(number))  # another object
+            yield dp
+
+    batches = list(BatchData(DataFromGenerator(again), 10))
+    assert [number for batch in batches for number in batch[0].tolist()] == numbers
+
+
 def test_what_is_shared_and_does_not_change_is_copied_in_one_batch_only(monkeypatch):
     copies, compared = [], []
     content = gathering._content
@@ -187,7 +202,8 @@ def test_what_is_shared_and_does_not_change_is_copied_in_one_batch_only(monkeypa
     batches = list(BatchData(DataFromGenerator(lambda: [shared] * 40), 10))
     assert plain(batches) == plain(BatchData(kept(lambda: [shared] * 40), 10))
     assert sum(type(dp) is list for dp in copies) == 10
-    assert len(compared) == 2 * 10 + 2 * (3 + 1)  # the first batch; one of each other, and in one of these another
+    # The first batch; one of each other, and in one of these another.
+    assert sum(type(dp) is list for dp in compared) == 2 * 10 + 2 * (3 + 1)
 
 
 def test_a_buffer_that_is_used_again_later_is_not_taken_for_one_that_does_not_change():
