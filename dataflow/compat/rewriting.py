@@ -273,9 +273,8 @@ class _Rewriter:
         )
 
     def _alias_of(self, assignment: Any) -> Any:
-        for (
-            alias
-        ) in assignment.node.names:  # `import a.b` also makes assignments to its beginnings, which bind nothing else
+        # `import a.b` also makes assignments to its beginnings, which bind nothing else.
+        for alias in assignment.node.names:
             bound = alias.asname.name if alias.asname is not None else alias.name
             if self._dotted(bound) == assignment.name:
                 return alias
