@@ -464,6 +464,7 @@ def checksum(items: Sequence[Any], *, by_identity: bool = False) -> int | None:
     and all others by their identity.
     """
     readers: dict[type, _Reader | None] = {}
+    seen: set[int] = set()
     number = start = nbytes = 0
     size = 1  # what the elements take is not known before
     while start < len(items):
@@ -473,7 +474,7 @@ def checksum(items: Sequence[Any], *, by_identity: bool = False) -> int | None:
         except ValueError:  # there is an object among them
             if not by_identity:
                 return None
-            data = _with_objects(part, readers)
+            data = _with_objects(part, readers, seen)
         number = zlib.crc32(data, number)
         start += size
         nbytes += len(data)
@@ -486,8 +487,14 @@ def checksum(items: Sequence[Any], *, by_identity: bool = False) -> int | None:
 _Reader = Callable[[Any], Mapping[str, Any]]
 
 
-def _with_objects(values: Sequence[Any], readers: dict[type, _Reader | None]) -> bytes:
-    """What `values` hold, for a comparison in this process; `readers` keeps what is found out about classes."""
+def _with_objects(values: Sequence[Any], readers: dict[type, _Reader | None], seen: set[int]) -> bytes:
+    """What `values` hold, for a comparison in this process.
+
+    Args:
+        values: Elements of one collection.
+        readers: What is known of classes.
+        seen: The ids of objects that were described, and count by identity from then on.
+    """
 
     def described(values: Iterable[Any]) -> list[Any]:
         return [value if type(value) in _VALUES else content(value) for value in values]
@@ -503,7 +510,10 @@ def _with_objects(values: Sequence[Any], readers: dict[type, _Reader | None]) ->
         if kind not in readers:
             readers[kind] = _reader_of(kind)
         read = readers[kind]
-        return id(value) if read is None else (id(kind), described(read(value).values()))
+        if read is None or id(value) in seen:
+            return id(value)
+        seen.add(id(value))
+        return id(kind), described(read(value).values())
 
     try:
         return marshal.dumps(described(values), 2)

@@ -464,6 +464,15 @@ class Samples(list):
     pass
 
 
+def family():
+    """Objects that refer to what holds them all."""
+    parent = Sample("a", 0)
+    parent.children = [Sample("a", k) for k in range(100)]
+    for child in parent.children:
+        child.parent = parent
+    return parent.children
+
+
 def relabel(held):
     held[57].label = -1
 
@@ -495,6 +504,7 @@ CHANGES = {  # of one element
     "list of objects": (lambda: [object() for _ in range(100)], replace_object),
     "list of the user's objects": (lambda: [Sample("a", k) for k in range(100)], relabel),
     "list of objects with slots": (lambda: [SlottedSample("a", k) for k in range(100)], relabel),
+    "list of objects that refer to their parent": (family, relabel),
     "list of objects with arrays": (lambda: [Sample("a", k) for k in range(100)], move_box),
     "list of labels beside objects": (lambda: [[Path("a"), k] for k in range(100)], relabel_beside_a_path),
     "list of lists of the user's": (lambda: [Samples([k, k]) for k in range(100)], relabel_beside_a_path),
