@@ -547,8 +547,10 @@ class Engine(Generic[S]):
             error = late_in(self._plan.owner, error, end.reason, item, end.stack)
         elif item is not None:
             error.add_note(f"it was making {item}")
-        if item is not None and len(item.ends) > 1:
-            self._leave_out(item, worker)
+        if item is not None:
+            self._supervisor.give_back(item.explained)
+            if len(item.ends) > 1:
+                self._leave_out(item, worker)
         if self._supervisor.restarts_left:
             self.schedule.replaced(worker)  # before its successor, under the same index, takes tasks
             self._supervisor.restart(worker, error)

@@ -219,7 +219,8 @@ class EndedItem:
     Attributes:
         in_pass: Number of its pass, from 0.
         position: Its position in the pass.
-        ends: How workers have ended in it, one after the other.
+        ends: How workers have ended in it, one after the other; only those of which it is certain.
+        explained: How many ends before, of which it was not known in which datapoint, are now held against it.
         number: Number of the task; -1 if it cannot be left out.
         offset: Its position in the task.
     """
@@ -227,6 +228,7 @@ class EndedItem:
     in_pass: int
     position: int
     ends: tuple[ItemEnd, ...]
+    explained: int = 0
     number: int = -1
     offset: int = 0
 
@@ -555,13 +557,15 @@ class TaskSchedule(Schedule):
             return None
         index = self._indexes_of(task)[offset]
         explained = rest.suspects
-        ends = self._ends[index] = (*self._ends.get(index, ()), *explained, end)
+        # An end that is explained only now does not count: another worker may just have been killed from outside, while
+        # it happened to be at one of the many that were suspected.
+        ends = self._ends[index] = (*self._ends.get(index, ()), end)
         rest.alone.add(offset)
         for other in self.issued.values():
             if other.rest is not None:
                 other.rest.suspects = [one for one in other.rest.suspects if not any(one is e for e in explained)]
         in_pass, position = divmod(index, self.length) if self.length else (0, index)
-        return EndedItem(in_pass, position, ends, taken[-1], offset)
+        return EndedItem(in_pass, position, ends, len(explained), taken[-1], offset)
 
     def leave_out(self, item: EndedItem, error: BaseException | None = None) -> None:
         task = self.issued[item.number]

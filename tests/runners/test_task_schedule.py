@@ -968,7 +968,7 @@ def numbers_asked(schedule):
     return list(schedule.issued)
 
 
-def test_what_a_worker_may_have_died_of_is_tried_alone_and_left_out_at_the_second_death():
+def test_what_a_worker_may_have_died_of_is_tried_alone_and_left_out_at_the_second_death_that_is_known():
     schedule = one_task(5)
     receive(schedule, 0, 0)
     assert dies(schedule, 0) is None  # in 1, 2, 3 or 4
@@ -978,13 +978,27 @@ def test_what_a_worker_may_have_died_of_is_tried_alone_and_left_out_at_the_secon
         if k == 1:
             schedule.task_queue.take(number, 0)
             receive(schedule, number, k)
-    item = dies(schedule, number)
-    assert (item.position, item.in_pass, len(item.ends)) == (2, 0, 2)
+    for explained, times in ((1, 1), (0, 2)):
+        (number,) = numbers_asked(schedule)
+        item = dies(schedule, number)
+        assert (item.position, item.in_pass, item.explained, len(item.ends)) == (2, 0, explained, times)
     for k in (3, 4):
         (number,) = numbers_asked(schedule)
         schedule.task_queue.take(number, 0)
         receive(schedule, number, k)
     assert drained(schedule) == [[0, 1, 3, 4]] and schedule.exhausted
+
+
+def test_two_workers_that_are_killed_from_outside_are_held_against_no_datapoint():
+    schedule = one_task(5)
+    assert dies(schedule, 0) is None  # in any of them
+    (number,) = numbers_asked(schedule)
+    assert len(dies(schedule, number).ends) == 1  # the second happens to come while the suspects are tried
+    for k in range(5):
+        (number,) = numbers_asked(schedule)
+        schedule.task_queue.take(number, 0)
+        receive(schedule, number, k)
+    assert drained(schedule) == [[0, 1, 2, 3, 4]] and schedule.exhausted
 
 
 def test_a_worker_elsewhere_may_have_died_in_a_later_task_that_it_was_given():
@@ -1002,9 +1016,11 @@ def test_a_worker_elsewhere_may_have_died_in_a_later_task_that_it_was_given():
         schedule.task_queue.take(number, 0)
         receive(schedule, number, start)
     item = dies(schedule, number)
-    assert (item.position, len(item.ends)) == (3, 2)
-    number = max(numbers_asked(schedule))
-    assert len(dies(schedule, number).ends) == 1  # the first end was that of the other
+    assert (item.position, item.explained, len(item.ends)) == (3, 1, 1)
+    item = dies(schedule, max(numbers_asked(schedule)))
+    assert (item.position, item.explained, len(item.ends)) == (3, 0, 2)
+    item = dies(schedule, max(numbers_asked(schedule)))
+    assert (item.explained, len(item.ends)) == (0, 1)  # the first end was that of the other
     while numbers_asked(schedule):
         number = numbers_asked(schedule)[0]
         schedule.task_queue.take(number, 0)
@@ -1089,8 +1105,11 @@ def test_both_ends_of_a_datapoint_are_told_and_without_a_length_it_is_in_the_fir
     assert schedule.ended(0, ItemEnd("first"), None, sent_all=False) is None
     schedule.replaced(0)
     schedule.task_queue.take(1, 0)
-    item = schedule.ended(0, ItemEnd("second"), None, sent_all=False)
-    assert item.ends == (ItemEnd("first"), ItemEnd("second"))
+    assert schedule.ended(0, ItemEnd("second"), None, sent_all=False).ends == (ItemEnd("second"),)
+    schedule.replaced(0)
+    schedule.task_queue.take(2, 0)
+    item = schedule.ended(0, ItemEnd("third"), None, sent_all=False)
+    assert item.ends == (ItemEnd("second"), ItemEnd("third"))
     assert (item.in_pass, item.position, str(item)) == (0, 0, "datapoint 0 of pass 0")
 
 
