@@ -531,7 +531,7 @@ def _open_arrays(named: str, table: Mapping[Any, Any], columns: Sequence[Any] | 
     _check_columns(named, columns, list(table))
     chosen = {name: table[name] for name in (table if columns is None else columns)}
     lengths = {}
-    for name, values in chosen.items():
+    for name, values in (chosen or table).items():  # rows without columns are as many as those of all columns
         try:
             lengths[name] = -1 if isinstance(values, _NO_COLUMNS) else len(values)
         except TypeError:

@@ -359,6 +359,29 @@ def test_no_columns_are_rows_without_components():
     assert list(TableData(arrow_table(a=[1, 2]), columns=[])) == [{}, {}]
 
 
+@pytest.mark.parametrize(
+    "table",
+    [{"a": [1, 2, 3], "b": range(3)}, np.zeros(3, [("a", "f4")]), "DataFrame", "parquet"],
+    ids=["dict", "array", "DataFrame", "parquet"],
+)
+def test_no_columns_of_any_table_are_as_many_rows(table, tmp_path):
+    if isinstance(table, str):
+        frame = pytest.importorskip("pandas").DataFrame({"a": [1, 2, 3]})
+        arrow()
+        if table == "parquet":
+            frame.to_parquet(tmp_path / "a.parquet")
+        table = frame if table == "DataFrame" else tmp_path
+    assert list(TableData(table, columns=[])) == [{}] * 3
+    assert list(TableData(table, columns=[], batch_size=2, remainder=True)) == [{}] * 2
+    assert list(TableData({}, columns=[])) == []
+
+
+def test_no_columns_of_a_dict_whose_columns_differ_in_length_are_refused():
+    assert list(TableData({"a": [1, 2], "b": [1]}, columns=["b"])) == [{"b": 1}]
+    with pytest.raises(ValueError, match="the columns differ in length"):
+        TableData({"a": [1, 2], "b": [1]}, columns=[])
+
+
 def test_a_column_of_pandas_that_arrow_has_no_form_for_is_named():
     pandas = pytest.importorskip("pandas")
     arrow()
