@@ -344,7 +344,7 @@ class DataFlow(GenericIn[T_co]):
         settings = self._df_run_settings
         found = {
             name: value
-            for name, value in vars(self).copy().items()
+            for name, value in _attributes(self).items()
             if not name.startswith("_") and name not in settings
         }
         return {**found, "seed": self._df_own_root}
@@ -352,12 +352,10 @@ class DataFlow(GenericIn[T_co]):
     @property
     def _df_deciding(self) -> dict[str, Any]:
         """The attributes that may decide the datapoints: all but the settings of runs, and what is made in a run."""
-        state: Any = object.__getstate__(self)
-        attributes = {**(state[0] or {}), **state[1]} if type(state) is tuple else {**(state or {})}
         settings, made = self._df_run_settings, made_by_code(self)
         return {
             name: value
-            for name, value in attributes.items()
+            for name, value in _attributes(self).items()
             if not (name in settings or name in made or name in _OF_THIS_PROCESS)
         }
 
@@ -769,6 +767,12 @@ def _calling_map() -> Any:
             return found
         frame = frame.f_back
     return None
+
+
+def _attributes(node: DataFlow) -> dict[str, Any]:
+    """All attributes of a node, those in slots too."""
+    state: Any = object.__getstate__(node)
+    return {**(state[0] or {}), **state[1]} if type(state) is tuple else {**(state or {})}
 
 
 def close_flow(df: DataFlow) -> None:

@@ -573,6 +573,30 @@ def test_a_position_behind_the_end_of_a_pass_is_refused_as_the_pass_ends(offset)
     assert list(other) == [[2], [3]], "what is skipped may be of the next pass"
 
 
+class InSlots(DataFlow):
+    __slots__ = ("_unread", "factor")
+
+    def __init__(self, factor):
+        self.factor = self._unread = factor
+
+    def __iter__(self):
+        return iter([[k * self.factor] for k in range(5)])
+
+    def __len__(self):
+        return 5
+
+
+def test_parameters_in_slots_are_compared():
+    df = ResumableData(InSlots(2))
+    next(iter(df))
+    state = df.state_dict()
+    resumed = ResumableData(InSlots(2))
+    resumed.load_state_dict(state)
+    assert list(resumed) == [[2], [4], [6], [8]]
+    with pytest.raises(StateMismatch, match=r"another chain: InSlots.factor was 2 and is 3"):
+        ResumableData(InSlots(3)).load_state_dict(state)
+
+
 def test_a_damaged_description_raises():
     df = ResumableData(numbers(3))
     with pytest.raises(StateMismatch, match="another chain"):
