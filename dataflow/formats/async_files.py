@@ -1,12 +1,14 @@
 """Whole files of fsspec's asynchronous file systems, with one attempt for each request.
 
 A file system repeats a request that fails by rules of its own. Whoever repeats it here would multiply them, so they are
-switched off; and its client may open as many connections as there are requests at a time.
+switched off; and its client may open as many connections as there are requests at a time. What a server sends instead
+of the file is an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MethodType
 from typing import Any, Final
 
@@ -92,6 +94,26 @@ def _prepare_http(options: dict[str, Any], num_connections: int) -> dict[str, An
     return {**options, "get_client": client}
 
 
+def _tell_http(system: Any) -> None:
+    check = getattr(system, _CHECKED, None)
+    if check is not None:
+        setattr(system, _CHECKED, partial(_require_file, check))
+
+
+def _require_file(check: Callable[[Any, str], None], response: Any, url: str) -> None:
+    """Check the response for a file. fsspec takes the body of any that is no error: also an empty one, or a part."""
+    check(response, url)
+    is_asked = response.status == 206 and "Range" in response.request_info.headers  # by the user's options
+    if response.status not in _WHOLE and not is_asked:
+        raise OSError(
+            f"the server has answered with status {response.status} ({response.reason}), and not with the file as a "
+            "whole. Check the URL, and headers in storage_options="
+        )
+
+
+_CHECKED: Final = "_raise_not_found_for_status"  # the method that fsspec calls with each response for a file
+_WHOLE: Final = (200, 203)
+
 # -- S3, Google, Azure -------------------------------------------------------------------------------------------------
 
 
@@ -132,6 +154,7 @@ _PREPARED: Final[dict[str, Callable[[dict[str, Any], int], dict[str, Any]]]] = {
     "GCSFileSystem": _prepare_google,
 }
 _TOLD: Final[dict[str, Callable[[Any], None]]] = {
+    "HTTPFileSystem": _tell_http,
     "S3FileSystem": _tell_s3,
     "GCSFileSystem": _tell_google,
     "AzureBlobFileSystem": _tell_azure,

@@ -89,6 +89,13 @@ def test_azure_repeats_no_request(made):
     assert made(AzureBlobFileSystem)._timeout_kwargs == {"connection_timeout": 5, "retry_total": 0}
 
 
+def test_another_version_of_the_http_file_system_checks_responses_in_its_own_way(made):
+    class HTTPFileSystem(AnyFileSystem):
+        pass
+
+    assert vars(made(HTTPFileSystem, get_client=print)).keys() == vars(AnyFileSystem()).keys()
+
+
 def test_other_file_systems_get_what_they_are_given(made):
     assert made(AnyFileSystem, token="x").options["token"] == "x"
 

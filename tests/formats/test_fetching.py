@@ -239,6 +239,11 @@ def test_what_fails_for_good_is_named_with_its_url():
             "/403": Reply(status=403),
             "/404": Reply(status=404),
             "/loop": Reply(status=302, headers={"Location": "/loop"}),
+            "/queued": Reply(b"try again later", status=202),
+            "/nothing": Reply(status=204),
+            "/part": Reply(b"1234", status=206),
+            "/unchanged": Reply(status=304),
+            "/nowhere": Reply(b"moved", status=302),
         }[path]
 
     with serving(answer) as server:
@@ -248,12 +253,24 @@ def test_what_fails_for_good_is_named_with_its_url():
             ("403", OSError, "cannot be read: ClientResponseError: 403", 1, "credentials by storage_options="),
             ("404", FileNotFoundError, "there is nothing at this URL", 1, "check the path or URL"),
             ("loop", OSError, "cannot be read: TooManyRedirects", None, "give the URL of the file itself"),
+            ("queued", OSError, "answered with status 202", 1, "the error that it was raised from"),
+            ("nothing", OSError, "answered with status 204", 1, "the error that it was raised from"),
+            ("part", OSError, "answered with status 206", 1, "the error that it was raised from"),
+            ("unchanged", OSError, "answered with status 304", 1, "the error that it was raised from"),
+            ("nowhere", OSError, "answered with status 302", 1, "the error that it was raised from"),
         ):
             error = raised(FetchData(urls(server, name), retries=2))
             assert type(error) is kind and text in str(error) and f"{server.url}/{name}" in str(error)
             requests = server.requests[f"GET /{name}"]
             assert requests < 20 if num is None else requests == num  # the client stops after so many redirects
             assert cure in error.__notes__[0] and "max_failures= leaves out files" in error.__notes__[0]
+
+
+@aiohttp_needed
+def test_a_part_of_a_file_is_all_that_was_asked_for():
+    with serving(lambda path, number: Reply(b"1234", status=206)) as server:
+        options = {"headers": {"Range": "bytes=0-3"}}
+        assert fetched(FetchData(urls(server, "a"), storage_options=options)) == [[b"1234"]]
 
 
 @aiohttp_needed
