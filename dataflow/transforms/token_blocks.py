@@ -247,7 +247,7 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
         reader, n = _Reader(self), len(self.ds)
         parts = _Parts(self)
         num_at_once = max(_AT_ONCE // self._size, 1)
-        for indexes in blocks:
+        for indexes in filter(len, blocks):
             wanted = self._parts(indexes, stream)
             # A document in which one block ends and the next begins is read once.
             shared = [0, *(int(one[0][-1] == other[0][0]) for one, other in pairwise(wanted))]

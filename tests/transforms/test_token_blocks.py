@@ -242,6 +242,7 @@ def test_blocks_are_the_same_by_index(name, lengths, size):
         assert [len(blocks) for blocks in passes] == [n, n]
         assert plain(df[k] for k in reversed(range(2 * n))) == [*passes[0], *passes[1]][::-1]
         assert plain(df[0 : 2 * n : 3]) == [*passes[0], *passes[1]][::3]
+        assert df[0:0] == []
 
 
 @pytest.mark.slow
