@@ -44,7 +44,7 @@ def name_of(func: object) -> str:
     return getattr(func, "__qualname__", None) or repr(func)
 
 
-def explain(error: Exception, owner: str, func: object, place: tuple[int, int] | None = None) -> None:
+def explain(error: BaseException, owner: str, func: object, place: tuple[int, int] | None = None) -> None:
     """Add a note to `error`: raised by `func`, for the datapoint at `place`. Call it before ``raise``.
 
     Raises:

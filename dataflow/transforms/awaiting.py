@@ -589,7 +589,7 @@ class _Judge:
         p, position = calls.place(call.number)
         try:
             call.error = None  # its traceback holds frames that hold the call
-            if isinstance(error, Exception):
+            if isinstance(error, Exception | asyncio.CancelledError):  # whose text is empty
                 explain(error, calls.owner, calls.func, (p, position))
             raise error
         except (MissingExtra, NotReproducible):  # no failure of this datapoint, but of all

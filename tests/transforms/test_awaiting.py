@@ -419,8 +419,10 @@ def test_exceptions_of_every_kind_reach_the_consumer_and_the_loop_goes_on(mapped
     async def raises(dp):
         raise error
 
-    with pytest.raises(error):
+    with pytest.raises(error) as caught:
         list(mapped(numbers(), raises, 3))
+    if error is asyncio.CancelledError:
+        assert "for datapoint 0 of pass 0" in caught.value.__notes__[0]
     assert list(mapped(numbers(), same)) == list(numbers())
 
 
