@@ -4,8 +4,10 @@ Guarantees:
 
 - A token is 16 bytes, written and read at once; pipes keep writes of this size atomic, so a token is never torn, and
   never read by two workers.
-- A worker copies its task out and then checks the number again: if the consumer has discarded the task in the meantime,
+- A worker copies its task out and then checks its mark again: if the consumer has discarded the task in the meantime,
   and the memory may hold another, the copy is thrown away.
+- A token may be read long after its task was discarded. What the memory holds by then is not taken for the task, even
+  if it is an array that has the task's number there: a task begins with its number plus a random one of the queue.
 - A worker never writes into the arena: it records in `TaskOwnership` which task it has taken.
 - Nothing blocks: tasks for which the arena or the pipe has no room stay with the consumer until there is room. A
   datapoint that exceeds its share of the memory gets room when it is alone in the queue.
@@ -20,6 +22,7 @@ Guarantees:
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import struct
 from array import array
@@ -141,9 +144,11 @@ class TaskOwnership:
 _LARGEST_BYTES: Final = 1 << 32  # of one datapoint; it reserves addresses, not memory
 _TOKEN: Final = struct.Struct("<QQ")  # number of a task, and its start in the arena
 _WORD_BYTES: Final = 8
-# Words of a task in the arena: its number, the index of its first datapoint, the part that is asked for, and the number
-# of frames. The lengths of the frames come after these words, then the frames.
-_NUMBER, _FIRST, _START, _STOP, _FRAMES, _WORDS = range(6)
+# Words of a task in the arena: its mark, which is its number plus the base of the queue, the index of its first
+# datapoint, the part that is asked for, and the number of frames. The lengths of the frames come after these words, and
+# then the frames.
+_MARK, _FIRST, _START, _STOP, _FRAMES, _WORDS = range(6)
+_BASE_BITS: Final = 62  # so many that no data look like a mark, and that the sum fits into a word
 _MAX_FRAMES: Final = 64
 
 
@@ -164,6 +169,7 @@ class _SharedPort:
     arena: Arena
     ownership: TaskOwnership
     end: Descriptor  # the read end of the pipe
+    base: int
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         return (self.end, *self.ownership.descriptors(), *self.arena.descriptors())
@@ -178,8 +184,9 @@ class _SharedTaskReader:
         self._ownership = port.ownership
         self._worker = port.worker
         self._end = port.end
+        self._base = port.base
         self._memory = arena.memory
-        # The last task taken: its number, and where it is. There is none yet.
+        # The last task taken: its mark, and where it is. There is none yet.
         self._taken = -1, memoryview(array("Q", [0])), 0
         self._kept = b""  # a token that was read, while another task is done first
         self._decoder = ArrayDecoder((_Copies(arena),))
@@ -214,27 +221,27 @@ class _SharedTaskReader:
 
     def _take(self, number: int, place: int) -> Task | None:
         """Take the task with this number, if it is at this place, and no other worker has taken it."""
-        ownership = self._ownership
+        ownership, mark = self._ownership, self._base + number
         words, at = _words_at(self._memory, place)
-        if words[at + _NUMBER] != number or ownership.holder(number) is not None:
+        if words[at + _MARK] != mark or ownership.holder(number) is not None:
             return None  # discarded, or taken by another worker under an earlier token
         # Race: two workers may both see the task as free. Then both execute it; the consumer takes the first result,
         # and drops the other.
         ownership.claim(number, self._worker)
         frames = self._frames(words, at)
-        if words[at + _NUMBER] != number:
+        if words[at + _MARK] != mark:
             return None
         datapoints = self._decoder.decode(0, frames)
         first, start, stop = words[at + _FIRST], words[at + _START], words[at + _STOP]
-        # Race: if another part was asked for meanwhile, these words may be of either; but then the number differs.
-        if words[at + _NUMBER] != number:
+        # Race: if another part was asked for meanwhile, these words may be of either; but then the mark differs.
+        if words[at + _MARK] != mark:
             return None
-        self._taken = number, words, at
+        self._taken = mark, words, at
         return Task(number, first, datapoints, start, stop)
 
     def is_wanted(self) -> bool:
-        number, words, at = self._taken
-        return words[at + _NUMBER] == number
+        mark, words, at = self._taken
+        return words[at + _MARK] == mark
 
     @staticmethod
     def _frames(words: memoryview, at: int) -> list[memoryview]:
@@ -271,7 +278,7 @@ class _Copies(BlockReader):
 # -- Consumer's end ----------------------------------------------------------------------------------------------------
 
 
-_NO_TASK: Final = 2**64 - 1
+_NO_TASK: Final = 2**64 - 1  # in place of a mark
 
 
 class _TaskMemoryLimit(MemoryLimit):
@@ -309,12 +316,13 @@ class SharedTaskQueue:
         self._file = ArenaFile(self._memory_limit)
         self._arena = self._file.new_arena(0)
         self.ownership = TaskOwnership()
+        self._base = secrets.randbits(_BASE_BITS)
         self._read, self._write = pipe()
         self._writer: _RecordingWriter | None = None  # None while the queue is not open
         self._tokens: deque[bytes] = deque()  # for which the pipe had no room yet
 
     def port(self, worker: int) -> _SharedPort:
-        return _SharedPort(worker, self._arena, self.ownership, self._read)
+        return _SharedPort(worker, self._arena, self.ownership, self._read, self._base)
 
     def open(self) -> None:
         self._writer = _RecordingWriter(self._arena)
@@ -350,7 +358,7 @@ class SharedTaskQueue:
         self._memory_limit.is_only_task = is_only_task
         before = len(writer.taken)
         frames, _ = self._encoder.join(encoded)
-        words = array("Q", [number, first, 0, WHOLE, len(frames), *map(len, frames)])
+        words = array("Q", [self._base + number, first, 0, WHOLE, len(frames), *map(len, frames)])
         block = writer.write(b"".join([words, *frames]))
         if block is None:
             for unused in writer.taken[before:]:
@@ -371,7 +379,7 @@ class SharedTaskQueue:
         """Make the task at `start` unavailable, and free its blocks. No-op after a close."""
         if self._writer is not None:
             words, at = _words_at(self._writer.memory, start)
-            words[at + _NUMBER] = _NO_TASK  # before the memory is reused
+            words[at + _MARK] = _NO_TASK  # before the memory is reused
             self.free(blocks)
 
     def read(self, place: int) -> Sequence[Any]:
@@ -384,9 +392,9 @@ class SharedTaskQueue:
         """Ask for a part of the task at `place`, under another number. No-op after a close."""
         if self._writer is not None:
             words, at = _words_at(self._writer.memory, place)
-            words[at + _NUMBER] = _NO_TASK  # a worker that reads it meanwhile skips it
+            words[at + _MARK] = _NO_TASK  # a worker that reads it meanwhile skips it
             words[at + _START], words[at + _STOP] = start, stop
-            words[at + _NUMBER] = number  # after the part: a worker that reads this number reads its part
+            words[at + _MARK] = self._base + number  # after the part: a worker that reads this mark reads its part
             self.ownership.add_asked(number, place)
 
     def free(self, blocks: Sequence[Block]) -> None:

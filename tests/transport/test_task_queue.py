@@ -175,6 +175,18 @@ def test_memory_that_holds_another_task_by_now_is_not_taken_for_the_first():
     stage.task_queue.close()
 
 
+def test_memory_that_holds_an_array_of_the_number_of_a_task_is_not_taken_for_it():
+    stage = Stage("shared")
+    number = 1 << 12
+    small, large = (stage.put(number + k, [np.zeros(20_000)]) for k in range(2))
+    small.discard()
+    large.discard()
+    stage.put(2, [np.full(60_000, number)])  # over both places, whose tokens are still in the pipe
+    task = stage.receive(0)
+    assert task.number == 2 and (task.datapoints[0][0] == number).all()
+    stage.task_queue.close()
+
+
 @pytest.mark.parametrize("when", ["after the frames", "after the arrays"])
 def test_a_task_that_is_discarded_while_it_is_copied_is_thrown_away(when, monkeypatch):
     stage = Stage("shared")
