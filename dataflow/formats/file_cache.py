@@ -97,7 +97,7 @@ class FileCache:
         self._lock.close()
 
     def get(self, name: str) -> CachedFile | None:
-        """The file `name`, 64 hexadecimal digits; None if it is not there."""
+        """The file `name`, 64 hexadecimal digits; None if it is not there, or cannot be read, which is logged once."""
         try:
             with open(self._path(name), "rb") as file:
                 content = file.read()
@@ -108,6 +108,9 @@ class FileCache:
                         os.utime(file.fileno(), ns=(now, now))
                 return found
         except FileNotFoundError:
+            return None
+        except OSError as error:  # such as a file that another user has made for himself, or a damaged disk
+            self._warn(f"{type(error).__name__}: {error}")
             return None
 
     def put(self, name: str, file: CachedFile) -> None:

@@ -121,6 +121,14 @@ def test_a_damaged_file_counts_as_missing(damage, opened, tmp_path):
     assert cache.get(name_of(1)) == file_of(1)
 
 
+def test_a_file_that_cannot_be_read_counts_as_missing(opened, tmp_path, caplog):
+    cache = opened()
+    for k in (1, 2):
+        (tmp_path / name_of(k)[:2] / name_of(k)).mkdir(parents=True)  # as if it were another user's
+    assert holds(cache, (1, 2)) == [] and caplog.text.count("cannot be kept") == 1
+    assert "IsADirectoryError" in caplog.text and name_of(1) in caplog.text
+
+
 def test_other_files_in_the_folder_are_left_alone(opened, tmp_path):
     (tmp_path / "ab").mkdir()
     (tmp_path / "ab" / "notes.txt").write_bytes(b"x" * 5000)
