@@ -88,7 +88,7 @@ def check_node(
     """Check what every node promises, for a flow with the node on top.
 
     - *passes*: a flow can be iterated again and again, and a pass has as many datapoints as its length says;
-    - *datapoints stay*: none changes after it was yielded;
+    - *datapoints stay*: none changes after it was yielded, in later passes either;
     - *fresh instances are equal*: with the same seed, another instance yields the same passes;
     - *reset*: `reset_state` may be called at any time, and changes nothing;
     - *passes are independent*: a pass is the same if the one before was left early, or closed;
@@ -201,16 +201,20 @@ class _Check:
                 self._expected.append(found)
                 assert found, f"pass {p} is empty"
                 length = None if df._df_endless or _has_dropped(df) else known_length(df)
-                if length is not None and min(length, len(found)) < self._num:
-                    assert length == len(found), f"len() is {length}, and pass {p} has {len(found)} datapoints"
+                if length is not None:
+                    wanted = min(length, self._num)
+                    assert len(found) == wanted, f"len() is {length}, and pass {p} has {len(found)} datapoints"
+            if length == self._num:  # a pass may have more
+                num = sum(1 for _ in islice(DataFlow.__iter__(df), length + 1))
+                assert num == length, f"len() is {length}, and pass {_NUM_PASSES} has more datapoints"
             assert bool(df) is True, "bool() of a flow is True"
 
     def datapoints_stay(self) -> None:
         with self._make() as df:
-            kept = list(islice(DataFlow.__iter__(df), self._num))
-            self._require(
-                [digest(dp) for dp in kept], 0, "once the pass is over: datapoints share memory that is reused"
-            )
+            kept = [list(islice(DataFlow.__iter__(df), self._num)) for _ in range(_NUM_PASSES)]
+            for p, dps in enumerate(kept):
+                when = "once that pass and others are over: datapoints share memory that is reused"
+                self._require([*map(digest, dps)], p, when)
 
     def fresh_instances_are_equal(self) -> None:
         with self._make() as df:

@@ -108,6 +108,19 @@ class OneBuffer(Own):
             yield [buffer]
 
 
+class OneBufferForAllPasses(Own):
+    """Each datapoint of a pass has a place of its own in the buffer, which the next pass uses again."""
+
+    def __init__(self, ds):
+        super().__init__(ds)
+        self._buffer = np.zeros((NUM, 2))
+
+    def __iter__(self):
+        for row, dp in zip(self._buffer, self.ds, strict=True):
+            row[:] = dp
+            yield [row]
+
+
 class OneList(Own):
     def __iter__(self):
         kept = []
@@ -359,6 +372,7 @@ BROKEN = {
     "an error at the end": (EndsWithAnError, "passes: RuntimeError"),
     "no datapoints": (Empty, "passes: pass 0 is empty"),
     "one buffer": (OneBuffer, "datapoints stay: datapoint 0 of pass 0"),
+    "one buffer for all passes": (lambda ds: OneBufferForAllPasses(ShuffleData(ds)), "datapoints stay: .* pass 0"),
     "one list that grows": (OneList, "datapoints stay: datapoint 0 of pass 0"),
     "numpy.random": (GlobalNumpy, "datapoints stay|fresh instances"),
     "random": (GlobalRandom, "datapoints stay|fresh instances"),
@@ -433,6 +447,16 @@ SOUND = {
 @pytest.mark.parametrize("make", SOUND.values(), ids=SOUND)
 def test_nothing_is_found_in_a_sound_node(make):
     check_node(make, start_methods=[])
+
+
+@pytest.mark.parametrize("length", [NUM - 1, NUM + 1])
+def test_a_length_that_is_wrong_by_one_is_found_where_no_more_is_looked_at(length):
+    class Wrong(Own):
+        def __len__(self):
+            return length
+
+    with pytest.raises(AssertionError, match=f"passes: len.. is {length}"):
+        check_node(lambda: Wrong(numbers()), start_methods=[], num=length)
 
 
 @pytest.mark.slow
