@@ -6,6 +6,7 @@ any other storable type (text, bytes, containers) makes a column of records, who
 
 from __future__ import annotations
 
+import json
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -200,12 +201,16 @@ class ColumnTable:
         return cls(said["container"], tuple(columns))
 
     @classmethod
-    def described(cls, path: str, place: str, about: Any, version: int) -> tuple[ColumnTable, int]:
-        """Return the table of a file of ours, and its number of rows, from what the file says about itself as JSON.
+    def described(cls, path: str, place: str, text: bytes, version: int) -> tuple[ColumnTable, int, Any]:
+        """Return the table of a file of ours, its number of rows, and all that the file says about itself in `text`.
 
         Raises:
-            FileDamaged: It says something else, or has another version than `version`.
+            FileDamaged: `text` is not JSON, or says something else, or has another version than `version`.
         """
+        try:
+            about = json.loads(text)
+        except Exception as error:  # ValueError, or RecursionError
+            raise file_damaged(path, place, f"what it says about itself cannot be read ({error})") from error
         try:
             check_version(path, place, about.get("version"), version, about.get("checksum"))
             table, num = cls.from_json(about["table"]), about["size"]
@@ -217,7 +222,7 @@ class ColumnTable:
                 raise ValueError(f"{num_columns} columns {names} do not make up a datapoint")
             if table.container not in {*_CONTAINERS, _ALONE}:
                 raise ValueError(f"a datapoint cannot be a {table.container!r}")
-            return table, num
+            return table, num, about
         except FileDamaged:
             raise
         except Exception as error:  # of any type: anything may stand there

@@ -37,7 +37,6 @@ _VERSION = 2  # of the files that are written; those of version 1, whose records
 _CHUNK = 1 << 18  # bytes; HDF5 reads and verifies whole chunks
 _MAX_CHUNK_ROWS = 1 << 14
 _MAX_RATIO = 2000  # of compression; a dataset that claims more is no reason to lack memory
-_NOTHING = object()
 
 
 def _package() -> Any:
@@ -186,8 +185,8 @@ class _HDF5Reader:
         known: dict[str, Column] = {}
         table = ColumnTable("list", ())
         num = 0
-        if about is not _NOTHING:
-            table, num = ColumnTable.described(self.path, "", about, _VERSION)
+        if about is not None:
+            table, num, _ = ColumnTable.described(self.path, "", about, _VERSION)
             known = {column.name: column for column in table.columns}
         elif data_paths is None:
             raise ValueError(f"{self.path}: say which datasets to read, with data_paths=; there are {self._names()}")
@@ -225,7 +224,7 @@ class _HDF5Reader:
             lengths[name] = num
         if len(set(lengths.values())) > 1:
             raise ValueError(f"{self.path}: the datasets differ in length, so they do not form rows: {lengths}")
-        if about is _NOTHING:
+        if about is None:
             num = next(iter(lengths.values()), 0)
         check_num_rows(self.path, num, (one.column for one in stored))
         if names == [column.name for column in table.columns]:
@@ -246,11 +245,10 @@ class _HDF5Reader:
 
         return RecordRows(self.path, f"dataset {column.name!r}", column, found, len(dataset), fetch)
 
-    def _about(self) -> Any:
+    def _about(self) -> bytes | None:
+        """Return what the file says about its datasets, as JSON; None if it is a file of another program."""
         try:
-            if _ABOUT not in self._file.attrs:
-                return _NOTHING
-            return json.loads(bytes(self._file.attrs[_ABOUT]))
+            return bytes(self._file.attrs[_ABOUT]) if _ABOUT in self._file.attrs else None
         except Exception as error:  # h5py raises many types
             raise file_damaged(self.path, "", f"what it says about itself cannot be read ({error})") from error
 

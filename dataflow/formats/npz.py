@@ -49,7 +49,6 @@ _LOCAL_HEADER = 30  # bytes of the fixed part, before the name and the extra fie
 _LOCAL_SIGNATURE = b"PK\3\4"
 _CHUNK = 1 << 20
 _COMPRESSED = "it was compressed after it had been written, so it can become larger than any memory; it begins"
-_NOTHING = object()
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError)  # raised by damaged members
 _END = struct.Struct("<4sHHHHIIH")  # end of an archive, before its comment
 
@@ -183,7 +182,7 @@ class _NpzReader:
             files.callback(self._file.close)
             with _archive(self._file) as archive:
                 about = _about(path, archive)
-                if about is _NOTHING:
+                if about is None:
                     self._table, self._num, self._columns = self._foreign(archive, files)
                 else:
                     self._table, self._num, self._columns = self._ours(archive, about)
@@ -199,8 +198,8 @@ class _NpzReader:
     def read(self, positions: Positions) -> Iterator[Any]:
         return self._table.read(self._columns, positions)
 
-    def _ours(self, archive: zipfile.ZipFile, about: Any) -> tuple[ColumnTable, int, list[StoredColumn]]:
-        table, num = ColumnTable.described(self._path, _ABOUT, about, _VERSION)
+    def _ours(self, archive: zipfile.ZipFile, text: bytes) -> tuple[ColumnTable, int, list[StoredColumn]]:
+        table, num, about = ColumnTable.described(self._path, _ABOUT, text, _VERSION)
         columns: list[StoredColumn] = []
         for column in table.columns:
             begin, end = self._elements(self._member(archive, f"{column.name}.npy"))
@@ -415,16 +414,17 @@ def _open(file: PositionalFile, stream: IO[bytes]) -> zipfile.ZipFile:
     return archive
 
 
-def _about(path: str, archive: zipfile.ZipFile) -> Any:
+def _about(path: str, archive: zipfile.ZipFile) -> bytes | None:
+    """Return what a file says about its arrays, as JSON; None if it is a file of another program."""
     if _ABOUT not in archive.namelist():
         if any(member.comment == _MARK for member in archive.infolist()):
             raise file_damaged(path, _ABOUT, "it is missing")
-        return _NOTHING
+        return None
     about = archive.getinfo(_ABOUT)
     if about.compress_type != zipfile.ZIP_STORED:
         raise file_damaged(path, _ABOUT, _COMPRESSED, about.header_offset)
     try:
-        return json.loads(archive.read(_ABOUT))
+        return archive.read(_ABOUT)
     except Exception as error:
         raise file_damaged(path, _ABOUT, str(error), about.header_offset) from error
 
