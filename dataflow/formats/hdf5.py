@@ -181,55 +181,53 @@ class _HDF5Reader:
             raise
 
     def _open(self, data_paths: Sequence[str] | None) -> tuple[ColumnTable, list[StoredColumn], int]:
+        """Return the form of the rows, their columns, and their number."""
         about = self._about()
-        known: dict[str, Column] = {}
-        table = ColumnTable("list", ())
-        num = 0
         if about is not None:
             table, num, _ = ColumnTable.described(self.path, "", about, _VERSION)
-            known = {column.name: column for column in table.columns}
-        elif data_paths is None:
+        elif data_paths is not None:
+            table, num = ColumnTable("list", ()), 0
+        else:
             raise ValueError(f"{self.path}: say which datasets to read, with data_paths=; there are {self._names()}")
-        names = list(known) if data_paths is None else list(data_paths)
-        size = os.path.getsize(self.path)
+        ours = {column.name: column for column in table.columns}
+        names = list(ours) if data_paths is None else list(data_paths)
         stored: list[StoredColumn] = []
         lengths: dict[str, int] = {}
         for name in names:
-            column = known.get(name)
-            if column is not None and not column.is_record and not column.row_bytes:
-                stored.append(_EmptyRows(column))
-                continue
-            dataset = self._dataset(name, is_ours=column is not None)
-            if column is None:
+            if name in ours:
+                stored.append(self._ours(ours[name], num))
+                lengths[name] = num
+            else:
+                dataset = self._dataset(name, is_ours=False)
                 stored.append(_DatasetRows(self, dataset, self._foreign(name, dataset)))
                 lengths[name] = len(dataset)
-                continue
-            if column.is_record:
-                ends = self._dataset(name + ENDS, is_ours=True)
-                self._check_form(name, dataset, (np.dtype(np.uint8), ()))
-                self._check_form(name + ENDS, ends, *((np.dtype(order + "u8"), ()) for order in "<>"))
-            else:
-                ends = dataset
-                as_bytes = np.dtype(np.uint8), (column.row_bytes,)
-                self._check_form(name, dataset, (dtype_of(column.dtype), column.shape), as_bytes)
-            if len(ends) != num:
-                raise file_damaged(
-                    self.path, f"dataset {name!r}", f"there are {len(ends)} rows, and {num} were written"
-                )
-            if ends.nbytes > _MAX_RATIO * size:  # rows that were never written are zeros, of any number
-                raise file_damaged(self.path, f"dataset {name!r}", f"it claims {ends.nbytes} bytes in a file of {size}")
-            stored.append(
-                self._records(dataset, column, ends) if column.is_record else _DatasetRows(self, dataset, column)
-            )
-            lengths[name] = num
         if len(set(lengths.values())) > 1:
             raise ValueError(f"{self.path}: the datasets differ in length, so they do not form rows: {lengths}")
-        if about is None:
-            num = next(iter(lengths.values()), 0)
+        num = next(iter(lengths.values()), num)
         check_num_rows(self.path, num, (one.column for one in stored))
-        if names == [column.name for column in table.columns]:
-            return table, stored, num
-        return ColumnTable("list", tuple(one.column for one in stored)), stored, num
+        if names != list(ours):
+            table = ColumnTable("list", tuple(one.column for one in stored))
+        return table, stored, num
+
+    def _ours(self, column: Column, num: int) -> StoredColumn:
+        """Return a column of a file of ours, if its datasets have the form and the number of rows of those written."""
+        name = column.name
+        if not column.is_record and not column.row_bytes:
+            return _EmptyRows(column)
+        dataset = ends = self._dataset(name, is_ours=True)
+        if column.is_record:
+            ends = self._dataset(name + ENDS, is_ours=True)
+            self._check_form(name, dataset, (np.dtype(np.uint8), ()))
+            self._check_form(name + ENDS, ends, *((np.dtype(order + "u8"), ()) for order in "<>"))
+        else:
+            as_bytes = np.dtype(np.uint8), (column.row_bytes,)
+            self._check_form(name, dataset, (dtype_of(column.dtype), column.shape), as_bytes)
+        place, size = f"dataset {name!r}", os.path.getsize(self.path)
+        if len(ends) != num:
+            raise file_damaged(self.path, place, f"there are {len(ends)} rows, and {num} were written")
+        if ends.nbytes > _MAX_RATIO * size:  # rows that were never written are zeros, of any number
+            raise file_damaged(self.path, place, f"it claims {ends.nbytes} bytes in a file of {size}")
+        return self._records(dataset, column, ends) if column.is_record else _DatasetRows(self, dataset, column)
 
     def _check_form(self, name: str, dataset: Any, *forms: tuple[np.dtype[Any], tuple[int, ...]]) -> None:
         """Check that the rows of a dataset have one of the dtypes and shapes in which they are written."""

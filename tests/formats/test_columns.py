@@ -186,6 +186,20 @@ def test_datasets_that_give_no_rows_are_refused(paths, error, message, foreign):
         len(df)
 
 
+@pytest.mark.parametrize("empty", [[], ["empty"]])
+def test_a_dataset_that_another_program_has_added_has_its_own_length(empty, tmp_path):
+    path = HDF5.saved(tmp_path, [{"label": k, "empty": np.zeros((0, 3))} for k in range(10)])
+    with h5py.File(path, "r+") as file:
+        file["five"], file["ten"] = np.arange(5), np.arange(10)
+    with HDF5Data(path, [*empty, "ten"], shuffle=False) as df:
+        assert [dp[-1] for dp in df] == list(range(len(df))) == list(range(10))
+    with HDF5Data(path, ["five"], shuffle=False) as df:
+        assert [dp[0] for dp in df] == list(range(len(df))) == list(range(5))
+    for ours in ("label", "empty"):
+        with HDF5Data(path, [ours, "five"]) as df, pytest.raises(ValueError, match=f"'{ours}': 10, 'five': 5"):
+            len(df)
+
+
 def test_one_name_is_no_list_of_names(foreign):
     with pytest.raises(TypeError, match="got the text 'label'"):
         HDF5Data(foreign, "label")
