@@ -1,8 +1,8 @@
 """Profiler: runs a chain in this process, measures what each node costs, and predicts the speed with workers.
 
-A copy of the chain runs, so the flow itself counts no pass and keeps its iterators. In the copy runners have no
-workers, and another thread samples in which node the time goes. Several copies that run in threads at once show what
-threads gain. `predict` is a pure function of these figures.
+Copies of the chain run, so the flow itself counts no pass and keeps its iterators; in a copy runners have no workers.
+Of the first one, another thread samples in which node the time goes. The second one runs as it is and shows the speed.
+Several at once, in threads, show what threads gain. `predict` is a pure function of these figures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
@@ -35,16 +35,7 @@ from dataflow.transforms.mapping import MapData, MapDataComponent
 from dataflow.transport.codec import ArrayCodec
 from dataflow.transport.message_layout import NO_ROOM
 
-__all__ = [
-    "Costs",
-    "NodeCost",
-    "Placement",
-    "Prediction",
-    "FlowProfile",
-    "Transfer",
-    "predict",
-    "profile",
-]
+__all__ = ["Costs", "FlowProfile", "NodeCost", "Placement", "Prediction", "predict", "profile"]
 
 Backend = Literal["process", "thread"]
 
@@ -218,19 +209,9 @@ def _duration(seconds: float) -> str:
 _MESSAGE_SECONDS: Final = 1e-3  # of work in one message
 # Seconds for a message on either side, most of which is waited for: `benchmarks.profiles` compares them with runs.
 _PER_MESSAGE: Final[Mapping[Backend, float]] = {"process": 130e-6, "thread": 20e-6}
-_MAX_PER_MESSAGE: Final = 640
-_MAX_WORKERS: Final = 32  # more are predicted only where there are more cores
 _ENOUGH: Final = 0.95  # the smallest number of workers with this part of the best speed is the best number
 _HANDOVER: Final = 1e-6  # seconds for one datapoint between threads
 _WORTH: Final = 1.1  # times the speed without workers; below, the prediction is not exact enough to advise workers
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """What it costs to send one datapoint from a worker to the consumer: seconds of processor time on either side."""
-
-    send: float = 0.0
-    receive: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,62 +221,61 @@ class Costs:
     Attributes:
         worker: Seconds of the part that workers do.
         worker_cpu: Processor time of those.
-        worker_locked: Of `worker`, seconds in which no other thread makes progress: those with the interpreter lock.
-        thread_cpu: Processor time of the same work in one of several threads, at least `worker_cpu`.
+        worker_locked: Seconds in which one of several threads that do this part keeps the others from it.
         consumer: Seconds of the part that stays in the consumer.
-        transfer: For all that is sent per datapoint of the whole flow, in both directions.
+        send: Seconds of processor time in a worker process for all that is sent to and from it.
+        receive: The same in the consumer.
         num_sent: Datapoints sent per datapoint of the whole flow.
     """
 
     worker: float
     worker_cpu: float
     worker_locked: float
-    thread_cpu: float = 0.0
     consumer: float = 0.0
-    transfer: Transfer = field(default_factory=Transfer)
+    send: float = 0.0
+    receive: float = 0.0
     num_sent: float = 1.0
+
+    @property
+    def waits(self) -> bool:
+        """Whether the workers wait for so much of their time that more of them than cores are of use."""
+        return self.worker_cpu < 0.7 * self.worker
 
 
 def predict(costs: Costs, cores: int, num_workers: int, backend: Backend) -> float:
     """Datapoints per second of a flow with workers.
 
-    The speed is limited by the workers' number, by the processor cores that all share, by the consumer, which does its
-    part alone, and for threads by the interpreter lock, which one of them holds at a time.
+    The speed is limited by the workers' number, by the processor cores that all share, and by what is done one after
+    the other: the consumer's part, and with threads that for which they hold the interpreter lock.
     """
-    per_message = min(_MAX_PER_MESSAGE, max(1.0, _MESSAGE_SECONDS * costs.num_sent / max(costs.worker, 1e-9)))
-    message = _PER_MESSAGE[backend] * costs.num_sent / per_message
-    if backend == "thread":
-        consumer = costs.consumer + message + _HANDOVER * costs.num_sent
-        more = max(0.0, costs.thread_cpu - costs.worker_cpu) + message
-        cpu, locked = costs.worker_cpu + more + consumer, costs.worker_locked + message + consumer
-        return min(num_workers / (costs.worker + more), cores / cpu, 1 / locked)
-    send, receive = costs.transfer.send + message, costs.transfer.receive + message
-    consumer = costs.consumer + receive
-    return min(num_workers / (costs.worker + send), cores / (costs.worker_cpu + send + consumer), 1 / consumer)
+    messages = min(costs.num_sent, costs.worker / _MESSAGE_SECONDS)
+    send = receive = _PER_MESSAGE[backend] * messages
+    alone = costs.consumer
+    if backend == "process":
+        send, receive = send + costs.send, receive + costs.receive
+    else:
+        alone += costs.worker_locked + send
+        receive += _HANDOVER * costs.num_sent
+    return min(
+        num_workers / (costs.worker + send),
+        cores / (costs.worker_cpu + send + costs.consumer + receive),
+        1 / (alone + receive),
+    )
 
 
-def _numbers_of_workers(costs: Costs, cores: int) -> list[int]:
-    """Numbers of workers to consider: more than there are cores only if the work waits."""
+def _predictions(costs: Costs, cores: int) -> list[Prediction]:
     numbers = set(range(1, cores + 1)) if cores <= 8 else {1, 2, 4, *range(8, cores + 1, 4), cores}
-    if costs.worker_cpu < 0.7 * costs.worker:
-        numbers |= {n for n in (2, 4, 8, 16, 24, 32, 2 * cores, 4 * cores) if n <= max(_MAX_WORKERS, 4 * cores)}
-    return sorted(numbers)
-
-
-def _predictions(costs: Costs, cores: int, backends: Sequence[Backend]) -> list[Prediction]:
-    return [
-        Prediction(backend, n, predict(costs, cores, n, backend))
-        for backend in backends
-        for n in _numbers_of_workers(costs, cores)
-    ]
+    if costs.waits:
+        numbers |= {2, 4, 8, 16, 24, 32, 2 * cores, 4 * cores}
+    backends: tuple[Backend, ...] = get_args(Backend)
+    return [Prediction(backend, n, predict(costs, cores, n, backend)) for backend in backends for n in sorted(numbers)]
 
 
 def _best_of(predictions: Sequence[Prediction], costs: Costs) -> Prediction:
     """The fewest workers that give almost the best speed; processes where both are alike, unless the work waits."""
     enough = _ENOUGH * max(prediction.datapoints_per_second for prediction in predictions)
     good = [prediction for prediction in predictions if prediction.datapoints_per_second >= enough]
-    waits = costs.worker_cpu < costs.worker / 2
-    return min(good, key=lambda prediction: (prediction.num_workers, (prediction.backend == "process") is waits))
+    return min(good, key=lambda prediction: (prediction.num_workers, (prediction.backend == "process") is costs.waits))
 
 
 # -- Measurement -------------------------------------------------------------------------------------------------------
@@ -305,11 +285,26 @@ _NUM_SAMPLES: Final = 8  # datapoints kept of each node, to measure their size a
 _SAMPLE_BYTES: Final = 64 << 20  # of all samples of one node
 _ARENA_BYTES: Final = 256 << 20
 _TRANSFER_SECONDS: Final = 0.2  # at most, for each node
-_AHEAD: Final = 50  # datapoints that a worker thread has under way, if they are not too large
-_KEPT_BYTES: Final = 64 << 20  # of them
 _LONGEST_SAMPLE: Final = 0.01  # seconds between two samples
 _MANY_SAMPLES: Final = 100
+_AHEAD: Final = 50  # datapoints that a worker thread has under way, if they are not too large
+_KEPT_BYTES: Final = 64 << 20  # of them
+_WARMUP: Final = 0.1  # of the time: what the first datapoints take is not typical
 _now: Final = time.perf_counter
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the meter has seen of a node: datapoints made, the first of them, and how often it was found at work."""
+
+    num: int = 0
+    samples: list[Any] = field(default_factory=list)
+    times: int = 0
+
+    @property
+    def nbytes(self) -> float:
+        """Mean size of the datapoints; 0 if there are none."""
+        return fmean(map(size_of, self.samples)) if self.samples else 0.0
 
 
 class _Meter:
@@ -317,31 +312,30 @@ class _Meter:
 
     Each step counts for the innermost node: the nearest frame, from the inside, in which one of them makes its steps.
 
+    Args:
+        top: The outermost node. Methods of the nodes are replaced in these instances.
+
     Attributes:
-        num: Datapoints that each node has made.
-        samples: The first datapoints of each.
-        times: How often each was found at work.
+        seen: What was seen of each node, by the id of the node.
     """
 
-    def __init__(self, num_nodes: int) -> None:
-        self.num = [0] * num_nodes
-        self.samples: list[list[Any]] = [[] for _ in range(num_nodes)]
-        self.times = [0] * num_nodes
-        self._frames: dict[int, int] = {}  # by id: the node whose steps it makes; it lives as long as its entry
+    def __init__(self, top: DataFlow) -> None:
+        self._top = top
+        self.seen: dict[int, _Seen] = {}
+        self._frames: dict[int, _Seen] = {}  # by id: the node whose steps it makes; it lives as long as its entry
+        for node in walk(top, everywhere=True):
+            seen = self.seen[id(node)] = _Seen()
+            for name in ("_df_run_pass", "_df_at"):
+                vars(node)[name] = partial(self._steps, getattr(node, name), seen)
 
-    def watch(self, node: Any, k: int) -> None:
-        """Let `node` be measured as node `k`. Its methods are replaced in this instance."""
-        for name in ("_df_run_pass", "_df_at"):
-            vars(node)[name] = partial(self._steps, getattr(node, name), k)
-
-    def _steps(self, begin: Callable[..., Iterator[Any]], k: int, *args: Any) -> Iterator[Any]:
+    def _steps(self, begin: Callable[..., Iterator[Any]], seen: _Seen, *args: Any) -> Iterator[Any]:
         frame = id(sys._getframe())
-        self._frames[frame] = k
-        num, samples = self.num, self.samples[k]
+        self._frames[frame] = seen
+        samples = seen.samples
         try:
             for dp in begin(*args):
                 if dp is not HOLE:
-                    num[k] += 1
+                    seen.num += 1
                     if len(samples) < _NUM_SAMPLES and len(samples) * size_of(dp) < _SAMPLE_BYTES:
                         samples.append(dp)
                 yield dp
@@ -349,15 +343,18 @@ class _Meter:
         finally:
             del self._frames[frame]
 
-    def run_for(self, steps: Iterator[Any], seconds: float) -> int:
-        """Take datapoints for `seconds`, as `_run_for`. What was counted before, with the first one, is not typical."""
-        self.num[:] = self.times[:] = [0] * len(self.num)
+    def run(self, seconds: float) -> int:
+        """Take datapoints of the chain for `seconds`. Return how many."""
+        datapoints = _passes(self._top)
+        _run_for(datapoints, seconds * _WARMUP)
+        for seen in self.seen.values():
+            seen.num = seen.times = 0
         ended = threading.Event()
         args = threading.get_ident(), min(_LONGEST_SAMPLE, seconds / _MANY_SAMPLES), ended
         sampler = threading.Thread(target=self._sample, args=args, daemon=True)
         sampler.start()
         try:
-            return _run_for(steps, seconds)
+            return _run_for(datapoints, seconds)
         finally:
             ended.set()
             sampler.join()
@@ -365,16 +362,11 @@ class _Meter:
     def _sample(self, thread: int, interval: float, ended: threading.Event) -> None:
         while not ended.is_set():
             sleep_until_interrupting(interval * (0.5 + random.random()))  # not in step with the nodes
-            frame = sys._current_frames().get(thread)
-            while frame is not None and id(frame) not in self._frames:
+            frame, seen = sys._current_frames().get(thread), None
+            while frame is not None and (seen := self._frames.get(id(frame))) is None:
                 frame = frame.f_back
-            if frame is not None:
-                self.times[self._frames.get(id(frame), 0)] += 1
-
-    def shares(self) -> list[float]:
-        """The part of the time in each node."""
-        times = self.times if any(self.times) else [1] * len(self.times)
-        return [num / sum(times) for num in times]
+            if seen is not None:
+                seen.times += 1
 
 
 def size_of(value: Any, levels: int = 4) -> int:
@@ -405,11 +397,6 @@ def _copy_without_workers(df: DataFlow) -> dict[int, Any]:
     return copies
 
 
-def _is_map(node: Any) -> bool:
-    """Whether a parallel map can take the place of a node."""
-    return type(node) in {MapData, MapDataComponent} or (node._df_has_workers and not node._df_remote_inputs)
-
-
 def _passes(df: DataFlow) -> Iterator[Any]:
     """Pass after pass of a flow in this process."""
     stream = root_stream(df)
@@ -434,63 +421,77 @@ def _run_for(datapoints: Iterator[Any], seconds: float) -> int:
     return num
 
 
-def _in_threads(df: DataFlow, num_threads: int, seconds: float) -> tuple[float, float]:
-    """Run copies of a flow in threads at once: datapoints per second of all, and processor time of a datapoint.
+def _run_copies(df: DataFlow, num_copies: int, num_kept: int, seconds: float) -> tuple[int, float, float]:
+    """Run copies of a flow at once, each in a thread of its own; a single one in this thread.
 
-    Each keeps as many datapoints as a worker thread has under way: their memory is not free for the next ones, so that
-    `image` of benchmarks.auto takes 10 µs of processor time instead of 6. The time in which other programs have the
-    processors does not count.
+    The time that other programs have the processors does not count. Each keeps its last `num_kept` datapoints, whose
+    memory is not free for the next ones: `image` of benchmarks.auto takes 11 µs of processor time then, instead of 7.
+
+    Returns:
+        Datapoints that all copies have made, their datapoints per second, and processor time per datapoint.
+
+    Raises:
+        ValueError: A copy yields no datapoint.
     """
-    start = threading.Barrier(num_threads)
+    start = threading.Barrier(num_copies)
 
     def run(flow: Any) -> tuple[int, float, float]:
         try:
-            datapoints = _passes(flow)
-            first = next(datapoints, None)
-            kept = deque([first], maxlen=int(min(_AHEAD, max(1, _KEPT_BYTES // max(1, size_of(first))))))
+            datapoints = map(deque(maxlen=num_kept).append, _passes(flow))
+            _run_for(datapoints, seconds * _WARMUP)
         except BaseException:
             start.abort()  # the others would wait for it
             raise
         start.wait()
-        cpu, delayed, began = time.thread_time(), _delayed(), _now()
-        num = _run_for(map(kept.append, datapoints), seconds)
-        used = time.thread_time() - cpu
-        return num, max(used, _now() - began - (_delayed() - delayed)), used
+        cpu, delayed, began = time.process_time(), _delayed(), _now()
+        num = _run_for(datapoints, seconds)
+        cpu, taken = time.process_time() - cpu, _now() - began - (_delayed() - delayed)
+        if not num:
+            raise ValueError(
+                f"a pass of {type(df).__name__} is empty: there is nothing to measure, or nothing more, if its source "
+                "can be read only once"
+            )
+        return num, num / max(taken, 1e-9), cpu
 
-    flows = [_copy_without_workers(df)[id(df)] for _ in range(num_threads)]
-    with ThreadPoolExecutor(num_threads) as threads:
-        found = list(threads.map(run, flows))
+    flows = [_copy_without_workers(df)[id(df)] for _ in range(num_copies)]
+    if num_copies == 1:
+        found = [run(flows[0])]
+    else:
+        with ThreadPoolExecutor(num_copies) as threads:
+            found = list(threads.map(run, flows))
     for flow in flows:
         close_flow(flow)
-    return sum(num / took for num, took, _ in found), sum(cpu for *_, cpu in found) / max(1, sum(n for n, *_ in found))
+    num = sum(made for made, *_ in found)
+    return num, sum(rate for _, rate, _ in found), fmean(cpu for *_, cpu in found) / num
 
 
-def _transfer(datapoints: Sequence[Any], seconds: float) -> Transfer:
-    """Measure for `seconds` what it costs to send datapoints to another process, by encoding and decoding them here."""
-    if not datapoints:
-        return Transfer()
+def _transfer(datapoints: Sequence[Any], seconds: float) -> tuple[float, float]:
+    """Measure for `seconds` what it costs to send a datapoint to another process, by encoding and decoding it here.
+
+    Returns:
+        Seconds of the sender, and of the receiver.
+    """
     codec = ArrayCodec(1, _ARENA_BYTES)
+    encoder, decoder = codec.port(0).open_encoder(), codec.open_decoder()
+
+    def send() -> tuple[int, float, float]:
+        began = _now()
+        encoded = [item for dp in datapoints if (item := encoder.encode(dp)) is not NO_ROOM]
+        body, _ = encoder.join(encoded)
+        middle = _now()
+        decoder.decode(0, body)
+        return len(encoded), middle - began, _now() - middle
+
     try:
-        encoder, decoder = codec.port(0).open_encoder(), codec.open_decoder()
-        sent = received = 0.0
-        num, end = 0, _now() + seconds
-        while True:
-            began = _now()
-            encoded = [item for dp in datapoints if (item := encoder.encode(dp)) is not NO_ROOM]
-            body, _ = encoder.join(encoded)
-            middle = _now()
-            decoder.decode(0, body)
-            after = _now()
-            if num:  # the first blocks are new pages
-                sent += middle - began
-                received += after - middle
-            num += len(encoded)
-            if after >= end or not encoded:
-                break
-        counted = max(1, num - len(encoded))
-        return Transfer(sent / counted, received / counted)
-    except Exception:  # datapoints that cannot be sent: the runner says why
-        return Transfer()
+        send()  # the first blocks are new pages
+        end = _now() + seconds
+        rounds = [send()]
+        while _now() < end:
+            rounds.append(send())
+        num, sent, received = map(sum, zip(*rounds, strict=True))
+        return sent / num, received / num
+    except Exception:  # there are none, or they cannot be sent: the runner says why
+        return 0.0, 0.0
     finally:
         codec.close()
 
@@ -500,57 +501,52 @@ def _transfer(datapoints: Sequence[Any], seconds: float) -> Transfer:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What was measured, per datapoint of the flow; of each node by the id of the copy that ran.
+    """What was measured, per datapoint of the flow.
 
     Attributes:
-        seconds: Own seconds of each node; all together are `total`.
-        num: Datapoints of each node.
-        transfers: What it costs to send one datapoint of each node.
-        total: Seconds without the measurement.
-        cpu: Processor time.
-        locked: Seconds in which no other thread makes progress.
-        thread_cpu: Processor time in one of several threads.
+        seconds: In one thread, without the meter.
+        cpu: Processor time of those.
+        locked: Seconds in which one of several threads keeps the others from the same work.
+        nodes: The cost of each node, by the id of the copy that ran.
+        transfers: What it costs to send one of its datapoints, as `_transfer` returns it.
     """
 
-    seconds: Mapping[int, float]
-    num: Mapping[int, float]
-    transfers: Mapping[int, Transfer]
-    total: float
+    seconds: float
     cpu: float
     locked: float
-    thread_cpu: float
+    nodes: Mapping[int, NodeCost]
+    transfers: Mapping[int, tuple[float, float]]
 
 
 def _places(top: Any, measured: _Measured) -> Iterator[tuple[Literal["runner", "map"], Any, Costs]]:
     """Where workers can be used, and what the flow would cost with them, from the outside in."""
     for node in walk(top, everywhere=True):
-        if node._df_has_workers and not _is_map(node):
+        is_map = type(node) in {MapData, MapDataComponent} or (node._df_has_workers and not node._df_remote_inputs)
+        if node._df_has_workers and not is_map:
             continue
         if node._df_unaddressable() is None:
-            below = {id(other) for other in walk(node, everywhere=True)}
-            work = sum(measured.seconds[k] for k in below)
-            yield "runner", node, _costs(node, work, (node,), measured)
-        if _is_map(node):
-            yield "map", node, _costs(node, measured.seconds[id(node)], (node, node.ds), measured)
+            yield "runner", node, _costs(node, walk(node, everywhere=True), (), measured)
+        if is_map:
+            yield "map", node, _costs(node, (node,), (node.ds,), measured)
 
 
-def _costs(node: Any, work: float, sent: Iterable[Any], measured: _Measured) -> Costs:
-    part = work / measured.total
-    transfer = Transfer()
-    for other in sent:
-        one, num = measured.transfers[id(other)], measured.num[id(other)]
-        forth = Transfer(num * one.send, num * one.receive)
-        if other is not node:  # sent by the consumer
-            forth = Transfer(forth.receive, forth.send)
-        transfer = Transfer(transfer.send + forth.send, transfer.receive + forth.receive)
+def _costs(node: Any, inside: Iterable[Any], inputs: Iterable[Any], measured: _Measured) -> Costs:
+    """The costs of the flow if the workers run the nodes `inside` and the consumer sends them the `inputs`."""
+    part = sum(measured.nodes[id(other)].share for other in inside)
+    num = measured.nodes[id(node)].count
+    send, receive = (num * seconds for seconds in measured.transfers[id(node)])
+    for other in inputs:
+        by_consumer, by_worker = measured.transfers[id(other)]
+        send += measured.nodes[id(other)].count * by_worker
+        receive += measured.nodes[id(other)].count * by_consumer
     return Costs(
-        worker=max(work, 1e-9),
+        worker=max(measured.seconds * part, 1e-9),
         worker_cpu=max(measured.cpu * part, 1e-9),
         worker_locked=measured.locked * part,
-        thread_cpu=measured.thread_cpu * part,
-        consumer=max(0.0, measured.total - work),
-        transfer=transfer,
-        num_sent=max(measured.num[id(node)], 1e-9),
+        consumer=measured.seconds * max(0.0, 1 - part),
+        send=send,
+        receive=receive,
+        num_sent=max(num, 1e-9),
     )
 
 
@@ -585,7 +581,7 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
 
     Raises:
         TypeError: `df` is not a dataflow.
-        ValueError: `seconds` is not a positive, finite number, or the flow yields no datapoint.
+        ValueError: `seconds` is not a positive, finite number, or the flow yields no datapoint, or none any more.
 
     Example:
         >>> df = MapData(DataFromList([[k] for k in range(100)]), lambda dp: [sum(range(50_000 + dp[0]))])
@@ -604,79 +600,52 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
     began, cores = _now(), available_cores()
     copies = _copy_without_workers(df)
     top = copies[id(df)]
-    nodes = list(walk(top, everywhere=True))
-    meter = _Meter(len(nodes))
-    for k, node in enumerate(nodes):
-        meter.watch(node, k)
-    steps = _passes(top)
-    _run_for(steps, seconds * 0.05)
-    num = meter.run_for(steps, seconds * 0.4)
+    meter = _Meter(top)
+    num_metered = meter.run(seconds * 0.4)
     close_flow(top)
-    plain = _copy_without_workers(df)[id(df)]
-    steps = _passes(plain)
-    if not num and not _run_for(steps, 0):
-        raise ValueError(f"a pass of {type(df).__name__} is empty: there is nothing to measure")
-    _run_for(steps, seconds * 0.02)
-    delayed, cpu, wall = _delayed(), time.process_time(), _now()
-    num_plain = max(1, _run_for(steps, seconds * 0.25))
-    taken, cpu, lost = _now() - wall, time.process_time() - cpu, _delayed() - delayed
-    del steps
-    close_flow(plain)
-    total = max(taken - lost, min(cpu, taken), 1e-9) / num_plain
-    cpu_each = min(cpu / num_plain, total * cores)
-    num_threads, thread_cpu, rate = max(2, min(8, cores)), cpu_each, 1 / total
+    num, rate, cpu = _run_copies(df, 1, 0, seconds * 0.25)
+    num_threads = max(2, min(8, cores))
+    num_kept = min(_AHEAD, int(_KEPT_BYTES / max(1, meter.seen[id(top)].nbytes)))
     try:
-        rate, thread_cpu = _in_threads(df, num_threads, seconds * 0.25)
+        _, rate_of_threads, _ = _run_copies(df, num_threads, num_kept, seconds * 0.25)
     except Exception:  # a flow that cannot run in several threads
-        num_threads = 0
-    num = max(1, num)
-    limit = min(_TRANSFER_SECONDS, 0.1 * seconds / len(nodes))
-    keys = [id(node) for node in nodes]
-    measured = _Measured(
-        dict(zip(keys, (share * total for share in meter.shares()), strict=True)),
-        dict(zip(keys, (made / num for made in meter.num), strict=True)),
-        {k: _transfer(samples, limit) for k, samples in zip(keys, meter.samples, strict=True)},
-        total,
-        cpu_each,
-        min(cpu_each, 1 / max(rate, 1e-9)),  # work that waits has the lock while it computes
-        thread_cpu,
-    )
-    rows = [row for row in chain_rows(df) if id(row.node) in copies]
-    texts = {id(copies[id(row.node)]): row.text for row in rows}
-    recommended, predictions = _recommend(top, measured, texts, cores)
-    sizes = {k: fmean(map(size_of, found)) if found else 0.0 for k, found in zip(keys, meter.samples, strict=True)}
-    costs = tuple(
-        NodeCost(row.text, row.prefix, measured.seconds[k], measured.seconds[k] / total, measured.num[k], sizes[k])
-        for row in rows
-        for k in [id(copies[id(row.node)])]
-    )
+        num_threads, rate_of_threads = 0, rate
+    rows = [(row, id(copies[id(row.node)])) for row in chain_rows(df) if id(row.node) in copies]
+    texts = {k: row.text for row, k in rows}
+    times = sum(seen.times for seen in meter.seen.values())
+    nodes, transfers = {}, {}
+    for node in walk(top, everywhere=True):
+        seen = meter.seen[id(node)]
+        share = seen.times / times if times else 1 / len(meter.seen)
+        text = texts.get(id(node), type(node).__name__)
+        nodes[id(node)] = NodeCost(text, "", share / rate, share, seen.num / max(1, num_metered), seen.nbytes)
+        transfers[id(node)] = _transfer(seen.samples, min(_TRANSFER_SECONDS, 0.1 * seconds / len(meter.seen)))
+    # Work that waits has the lock while it computes.
+    measured = _Measured(1 / rate, cpu, min(cpu, 1 / rate_of_threads), nodes, transfers)
+    recommended, predictions = _recommend(top, measured, cores)
     return FlowProfile(
-        num + num_plain,
+        num_metered + num,
         _now() - began,
-        total,
-        cpu_each,
+        1 / rate,
+        cpu,
         num_threads,
-        rate * total,
+        rate_of_threads / rate,
         cores,
-        costs,
+        tuple(dataclasses.replace(nodes[k], node=row.text, prefix=row.prefix) for row, k in rows),
         tuple(predictions),
         recommended,
     )
 
 
-def _recommend(
-    top: Any, measured: _Measured, texts: Mapping[int, str], cores: int
-) -> tuple[Placement, list[Prediction]]:
+def _recommend(top: Any, measured: _Measured, cores: int) -> tuple[Placement, list[Prediction]]:
     """The best place for workers, and the predictions there."""
-    plain = 1 / measured.total
-    best: tuple[Placement, list[Prediction]] | None = None
+    plain = 1 / measured.seconds
+    best = none = Placement("none", "", "", None, 0, plain, "")
+    predictions: list[Prediction] = []
     for kind, node, costs in _places(top, measured):
-        predictions = _predictions(costs, cores, ("process", "thread"))
-        found = _best_of(predictions, costs)
-        if best is None or found.datapoints_per_second > 1.05 * best[0].datapoints_per_second:
-            best = _placement(kind, texts.get(id(node), type(node).__name__), found), predictions
-    if best is None:
-        return Placement("none", "", "", None, 0, plain, ""), []
-    if max(prediction.datapoints_per_second for prediction in best[1]) < _WORTH * plain:
-        return Placement("none", "", "", None, 0, plain, ""), best[1]
-    return best
+        made = _predictions(costs, cores)
+        found = _best_of(made, costs)
+        if best is none or found.datapoints_per_second > 1.05 * best.datapoints_per_second:
+            best, predictions = _placement(kind, measured.nodes[id(node)].node, found), made
+    fastest = max((prediction.datapoints_per_second for prediction in predictions), default=0.0)
+    return best if fastest >= _WORTH * plain else none, predictions

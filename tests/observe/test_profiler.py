@@ -25,7 +25,7 @@ from dataflow import (
     ProxyDataFlow,
 )
 from dataflow.observe import profiler
-from dataflow.observe.profiler import Costs, Transfer, predict, profile
+from dataflow.observe.profiler import Costs, predict, profile
 from dataflow.protocol.datapoint import HOLE
 
 SHORT = 0.08  # seconds
@@ -76,7 +76,7 @@ def test_work_that_waits_needs_more_workers_than_cores():
 
 
 def test_work_that_costs_more_in_several_threads_is_predicted_slower_there_only():
-    costs = Costs(1e-2, 1e-2, 1e-3, thread_cpu=2e-2)
+    costs = Costs(1e-2, 1e-2, 5e-3)  # four threads take 20 ms each
     assert predict(costs, 4, 4, "thread") == pytest.approx(200, rel=0.05)
     assert predict(costs, 4, 4, "process") == pytest.approx(400, rel=0.05)
 
@@ -90,7 +90,7 @@ def test_messages_cost_most_where_each_datapoint_is_one():
 
 def test_what_stays_in_the_consumer_and_what_is_sent_limits_the_speed():
     assert predict(busy(1e-2, consumer=5e-3), 64, 64, "process") == pytest.approx(200, rel=0.05)
-    assert predict(busy(1e-3, transfer=Transfer(1e-3, 1e-2)), 64, 64, "process") == pytest.approx(100, rel=0.05)
+    assert predict(busy(1e-3, send=1e-3, receive=1e-2), 64, 64, "process") == pytest.approx(100, rel=0.05)
 
 
 def test_more_workers_are_never_predicted_to_be_slower():
@@ -105,7 +105,7 @@ def test_more_workers_are_never_predicted_to_be_slower():
 
 def test_the_costs_of_nodes_are_told_apart():
     df = BatchData(MapData(MapData(numbers(), heavy), light), 4)
-    measured = profile(df, SHORT)
+    measured = profile(df, 5 * SHORT)  # enough samples for a share
     names = [node.node.partition("(")[0] for node in measured.nodes]
     assert names == ["BatchData", "MapData", "MapData", "DataFromList"]
     costs = {node.node: node for node in measured.nodes}
@@ -220,10 +220,14 @@ def test_wrong_arguments_are_named(df, seconds, error):
 
 
 def test_a_flow_that_cannot_run_in_several_threads_is_measured_in_one(monkeypatch):
-    def refuse(*_):
-        raise RuntimeError("one thread only")
+    run = profiler._run_copies
 
-    monkeypatch.setattr(profiler, "_in_threads", refuse)
+    def refuse(df, num_copies, *args):
+        if num_copies > 1:
+            raise RuntimeError("one thread only")
+        return run(df, num_copies, *args)
+
+    monkeypatch.setattr(profiler, "_run_copies", refuse)
     found = profile(MapData(numbers(), light), SHORT)
     assert found.num_threads == 0 and "threads at once" not in str(found)
 
@@ -237,11 +241,13 @@ def test_an_error_in_one_of_several_threads_arrives_and_keeps_none_waiting():
         return dp
 
     with pytest.raises((ValueError, threading.BrokenBarrierError)):
-        profiler._in_threads(MapData(numbers(), fail_once), 3, 0.01)
+        profiler._run_copies(MapData(numbers(), fail_once), 3, 0, 0.01)
 
 
 def test_what_cannot_be_sent_costs_nothing_here():
-    assert profiler._transfer([[threading.Lock()]], 0.01) == Transfer() != profiler._transfer([[b"1" * 100]], 0.01)
+    for dps in ([[threading.Lock()]], []):
+        assert profiler._transfer(dps, 0.01) == (0, 0)
+    assert min(profiler._transfer([[b"1" * 100]], 0.01)) > 0
 
 
 def test_where_nothing_can_be_moved_no_workers_are_advised(monkeypatch):
@@ -255,9 +261,9 @@ def test_where_nothing_can_be_moved_no_workers_are_advised(monkeypatch):
 
 
 def test_dropped_datapoints_are_not_counted():
-    meter = profiler._Meter(1)
-    assert list(meter._steps(lambda: iter([[1], HOLE, [2]]), 0)) == [[1], HOLE, [2]]
-    assert meter.num == [2] and meter.samples == [[[1], [2]]]
+    seen = profiler._Seen()
+    assert list(profiler._Meter(numbers())._steps(lambda: iter([[1], HOLE, [2]]), seen)) == [[1], HOLE, [2]]
+    assert seen.num == 2 and seen.samples == [[1], [2]]
 
 
 @pytest.mark.parametrize(
@@ -278,9 +284,12 @@ def test_the_size_of_a_datapoint_is_that_of_its_data(value, nbytes):
     assert profiler.size_of(value) == nbytes
 
 
-def test_an_empty_flow_cannot_be_measured():
-    with pytest.raises(ValueError, match="is empty"):
-        profile(DataFromList([]), SHORT)
+@pytest.mark.parametrize("num", [0, 1, 3])
+def test_a_flow_that_is_empty_or_used_up_cannot_be_measured(num):
+    once = iter([[k] for k in range(num)])
+    for df in (DataFromList([]), DataFromGenerator(lambda: once)):
+        with pytest.raises(ValueError, match="is empty"):
+            profile(df, SHORT)
 
 
 def test_it_is_a_public_name():
