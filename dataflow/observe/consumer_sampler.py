@@ -72,7 +72,7 @@ class ConsumerSampler:
     """Samples the thread that iterates a flow.
 
     Args:
-        nodes: The nodes that this thread runs, from the outside in, with those that have all_metrics.
+        nodes: The nodes that this thread runs, from the outside in, with those that have metrics.
     """
 
     def __init__(self, nodes: list[Any]) -> None:
@@ -90,7 +90,7 @@ class ConsumerSampler:
         self._enough = threading.Event()
 
     def knows(self, nodes: list[Any]) -> bool:
-        """Whether these are its nodes, and have the all_metrics that they had."""
+        """Whether these are its nodes, and the same ones have metrics."""
         observed = [k for k, node in enumerate(nodes) if _has_metrics(node)]
         return observed == self._observed and [id(ref()) for ref in self._nodes] == [id(node) for node in nodes]
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dataflow.observe.figures import Figures, FlowStatistics, NodeStatistics, RunnerStatistics
+from dataflow.observe.node_sampler import positions_in_workers
 from dataflow.observe.report_page import Sample, page_of, png_of
 from dataflow.observe.report_text import report_text
 from dataflow.observe.representation import chain_rows
@@ -44,24 +45,23 @@ def statistics_of(df: Any, in_consumer: Mapping[int, float] | None = None) -> Fl
                 figures = None
         if figures is None:
             continue
+        outer = len(runners)
         added: list[tuple[RunnerStatistics, Sequence[int]]] = []
         inside: set[int] = set()
         for inner in figures.inner:
             row_of_inner = position.get(id(figures.nodes[inner.node]))
             if row_of_inner is not None:
-                below = [inner.node] if inner.reads_input else _below(rows, row_of_inner, figures.nodes)
-                added.append((replace(inner, node=row_of_inner), below))
+                below = positions_in_workers(inner.node, figures.nodes)
+                added.append((replace(inner, node=row_of_inner, outer=outer), below))
                 inside.update(below)
         own = [j for j in range(len(figures.nodes)) if j not in inside]
-        outer = len(runners)
-        added = [(replace(inner, outer=outer), below) for inner, below in added]
         for statistics, positions in [(replace(figures.statistics, node=k), own), *added]:
-            here = [(j, position.get(id(figures.nodes[j]))) for j in positions]
-            places = [(j, place) for j, place in here if place is not None]
-            num = sum(figures.samples[j] for j, _ in places if j < len(figures.samples))
-            runs_in.update((place, len(runners)) for _, place in places)
+            places = {j: position[id(figures.nodes[j])] for j in positions if id(figures.nodes[j]) in position}
+            runs_in.update(dict.fromkeys(places.values(), len(runners)))
+            counts = {place: figures.samples[j] for j, place in places.items() if j < len(figures.samples)}
+            num = sum(counts.values())
             if num:
-                shares.update((place, figures.samples[j] / num) for j, place in places if j < len(figures.samples))
+                shares.update((place, count / num) for place, count in counts.items())
             runners.append(statistics)
     for k, row in enumerate(rows):
         if k not in runs_in and in_consumer and id(row.node) in in_consumer and position[id(row.node)] == k:
@@ -71,19 +71,6 @@ def statistics_of(df: Any, in_consumer: Mapping[int, float] | None = None) -> Fl
         for k, row in enumerate(rows)
     )
     return FlowStatistics(nodes, tuple(runners))
-
-
-def _below(rows: Sequence[Any], top: int, nodes: Sequence[Any]) -> list[int]:
-    """The positions of the nodes below a row, among `nodes`."""
-    known = {id(node): j for j, node in enumerate(nodes)}
-    found = []
-    indent = len(rows[top].prefix)
-    for row in rows[top + 1 :]:
-        if len(row.prefix) <= indent:
-            break
-        if id(row.node) in known:
-            found.append(known[id(row.node)])
-    return found
 
 
 def report_of(df: Any, kind: type, path: str | os.PathLike[str] | None, in_consumer: Mapping[int, float]) -> str:

@@ -26,7 +26,7 @@ from dataflow.protocol.state import state_of
 from dataflow.system.machine import processor_times
 from dataflow.transport.worker_counters import WorkerActivity, WorkerCounters
 
-__all__ = ["NodeSampler"]
+__all__ = ["NodeSampler", "positions_in_workers"]
 
 _SENDER: Final = os.path.join(PACKAGE, "transport", "batching_sender.py")
 _CREDIT: Final = os.path.join(PACKAGE, "transport", "flow_control.py")
@@ -61,7 +61,7 @@ class NodeSampler:
         nodes = list(walk(flow, everywhere=True))
         # Not the nodes: a sampler of an abandoned thread must not keep them alive.
         self._runners = [(k, weakref.ref(node)) for k, node in enumerate(nodes) if node._df_has_workers]
-        self._inside = {k: _positions(k, nodes) for k, _ in self._runners}
+        self._inside = {k: positions_in_workers(k, nodes) for k, _ in self._runners}
         self._owners = FrameOwners(nodes)
         if len(self._runners) == 1:  # it waits for its workers there
             self._owners.add_files(_files_of_runners(), self._runners[0][0])
@@ -167,8 +167,8 @@ def _with_own_step(begin: Any, node_ref: Any, steps: dict[Any, Any], add: Any, *
     return applied
 
 
-def _positions(runner: int, nodes: Sequence[Any]) -> list[int]:
-    """For each node in the workers of a runner, in the order of their samples, its position among all nodes."""
+def positions_in_workers(runner: int, nodes: Sequence[Any]) -> list[int]:
+    """The positions of the nodes in the workers of ``nodes[runner]``, in the order of the samples of these workers."""
     if not nodes[runner]._df_remote_inputs:
         return [runner]  # a map
     known = {id(node): k for k, node in enumerate(nodes)}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataflow import BatchData, DataFromList, JoinData, MapData, MultiProcessRunner, ProxyDataFlow
+from dataflow import BatchData, DataFromList, JoinData, MapData, MultiProcessMapData, MultiProcessRunner, ProxyDataFlow
 from dataflow.observe.figures import Figures
 from dataflow.observe.gathering import statistics_of
 from tests.observe.made_up import runner, workers
@@ -26,7 +26,7 @@ def numbers():
 @pytest.mark.parametrize("reads_input", [False, True])
 def test_nodes_below_a_runner_in_a_worker_are_those_of_its_workers(reads_input):
     decode = MapData(numbers(), list)
-    inner = MultiProcessRunner(decode, 10, 2)  # never started
+    inner = MultiProcessMapData(decode, 2, list) if reads_input else MultiProcessRunner(decode, 10, 2)  # never started
     other = MapData(numbers(), list)
     joined = JoinData([inner, other])
     outer = Runs(joined)
