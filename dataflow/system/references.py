@@ -452,6 +452,7 @@ def parts(where: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 _VALUES: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
+_PUBLIC: Final = _VALUES | {list, tuple, dict, np.ndarray}  # what attributes of a library's objects are compared
 _NUM_SAMPLES: Final = 16
 _CHUNK: Final = 256  # elements
 _CHUNK_BYTES: Final = 1 << 20
@@ -461,7 +462,7 @@ def checksum(items: Sequence[Any], *, by_identity: bool = False) -> int | None:
     """A checksum of plain values, nested ones too; the same in each process. None for more than `MAX_BYTES`.
 
     Objects of other classes make it None; with `by_identity`, those of the user's classes count by their attributes,
-    and all others by their identity.
+    and all others by their identity and by the values of their public attributes.
     """
     readers: dict[type, _Reader | None] = {}
     seen: set[int] = set()
@@ -505,8 +506,12 @@ def _with_objects(values: Sequence[Any], readers: dict[type, _Reader | None], se
             return described(value)
         if kind is dict:
             return described(value), described(value.values())
-        if kind is np.ndarray and not value.dtype.hasobject:
-            return value.dtype.str, value.shape, value.tobytes()
+        if isinstance(value, np.ndarray) and not isinstance(value, np.memmap):
+            held = described(value.ravel().tolist()) if value.dtype.hasobject else np.asarray(value).tobytes()
+            mask = np.ma.getmaskarray(value).tobytes() if isinstance(value, np.ma.MaskedArray) else None
+            return value.dtype.str, value.shape, held, mask
+        if kind is bytearray or kind is array:
+            return bytes(value)
         if kind not in readers:
             readers[kind] = _reader_of(kind)
         read = readers[kind]
@@ -522,13 +527,23 @@ def _with_objects(values: Sequence[Any], readers: dict[type, _Reader | None], se
 
 
 def _reader_of(kind: type) -> _Reader | None:
-    """The function that gives what an object holds: a collection, or one of the user's classes; else None."""
+    """The function that gives what an object holds: a collection, or one of the user's classes; else None.
+
+    Of an object of a library it gives the identity, and the values of public attributes: others may be caches.
+    """
     if issubclass(kind, list | tuple | dict | set | frozenset | deque):
         return lambda value: {**dict(attributes_of(value)), "": [*(value.items() if issubclass(kind, dict) else value)]}
-    if issubclass(kind, type | FunctionType) or is_of_library(kind):
+    if issubclass(kind, type | FunctionType | ModuleType):
         return None
-    has_slots = any("__slots__" in vars(base) for base in kind.__mro__)
-    return (lambda value: dict(attributes_of(value))) if has_slots else vars
+    slots = [name for base in kind.__mro__ if "__slots__" in vars(base) for name in vars(base)]
+    if not is_of_library(kind):
+        return (lambda value: dict(attributes_of(value))) if slots else vars
+    if not kind.__dictoffset__ and all(name.startswith("_") for name in slots):
+        return None
+    return lambda value: (
+        {"": id(value)}
+        | {name: held for name, held in attributes_of(value) if not name.startswith("_") and type(held) in _PUBLIC}
+    )
 
 
 def array_checksum(array: Any) -> int:

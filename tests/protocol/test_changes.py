@@ -464,6 +464,31 @@ class Samples(list):
     pass
 
 
+class OfLibrary:
+    """Its object remembers something when it is used."""
+
+    def __init__(self, label):
+        self.label, self.boxes, self._cache = label, [label], 0
+
+    def __str__(self):
+        self._cache += 1
+        return "text"
+
+
+class SlotsOfLibrary:
+    __slots__ = ("label",)
+
+    def __init__(self, label):
+        self.label = label
+
+
+OfLibrary.__module__ = SlotsOfLibrary.__module__ = "numpy.made_here"
+
+
+def masked(k):
+    return np.ma.masked_less(np.arange(5), k % 3)
+
+
 def family():
     """Objects that refer to what holds them all."""
     parent = Sample("a", 0)
@@ -510,6 +535,22 @@ CHANGES = {  # of one element
     "list of lists of the user's": (lambda: [Samples([k, k]) for k in range(100)], relabel_beside_a_path),
     "list of sets beside objects": (lambda: [[Path("a"), {k}] for k in range(100)], lambda held: held[57][1].add(-1)),
     "dict of the user's objects": (lambda: {k: {"sample": Sample("a", k)} for k in range(100)}, relabel_nested),
+    "list of objects of a library": (lambda: [OfLibrary(k) for k in range(100)], relabel),
+    "what they hold": (lambda: [OfLibrary(k) for k in range(100)], lambda held: held[57].boxes.append(1)),
+    "list of objects of a library with slots": (lambda: [SlotsOfLibrary(k) for k in range(100)], relabel),
+    "list of namespaces": (lambda: [types.SimpleNamespace(label=k) for k in range(100)], relabel),
+    "list of bytearrays beside objects": (
+        lambda: [[Path("a"), bytearray(1)] for _ in range(100)],
+        lambda held: held[57][1].append(1),
+    ),
+    "list of masks beside objects": (
+        lambda: [[Path("a"), masked(k)] for k in range(100)],
+        lambda held: held[57][1].__setitem__(4, np.ma.masked),
+    ),
+    "list of arrays of objects": (
+        lambda: [[Path("a"), np.array([{"label": k}])] for k in range(100)],
+        lambda held: held[57][1][0].update(label=-1),
+    ),
     "tuple": (lambda: tuple(nested(k) for k in range(100)), set_nested),
     "dict": (lambda: {k: nested(k) for k in range(100)}, set_nested),
     "set": (lambda: set(range(100)), exchange_one),
@@ -549,11 +590,11 @@ def test_what_is_written_again_with_the_same_values_has_not_changed():
 
 def test_objects_of_others_that_remember_something_have_not_changed():
     """A path keeps its text once somebody has asked for it; a list may hold itself."""
-    held = [[Path(f"{k}"), k, Sample("a", k), len, Sample, lambda: 0] for k in range(100)]
+    held = [[Path(f"{k}"), k, Sample("a", k), len, Sample, lambda: 0, OfLibrary(k)] for k in range(100)]
     held[0].append(held)
     df = MapData(source(2), functools.partial(by_weight, weights=held))
     before = Snapshot([df])
-    assert [str(path) for path, *_ in held][9] == "9"
+    assert [str(path) for path, *_ in held][9] == "9" and str(held[9][6]) == "text"
     assert before.difference(Snapshot([df])) is None
 
 
