@@ -18,7 +18,16 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dataflow.errors import NotReproducible
-from dataflow.protocol.kept_values import Kept, changes, describe, is_opaque, make, may_be_set, put
+from dataflow.protocol.kept_values import (
+    Kept,
+    changes,
+    describe,
+    held_over,
+    is_opaque,
+    make,
+    may_be_set,
+    put,
+)
 from dataflow.protocol.passes import Node, UserCode, known_length, makes_passes_by_code, walk
 from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import Taken, state_of
@@ -149,7 +158,7 @@ def require_kept(ds: Node, kept: Sequence[dict[str, Any]]) -> None:
         NotReproducible: Something cannot; names it.
     """
     for df, changed in zip(own_nodes(ds), kept, strict=True):
-        for name, description in changed.items():
+        for name, description in {**changed, **held_over(df)}.items():
             if is_opaque(description):
                 raise NotReproducible(
                     f"{type(df).__name__}.{name} ({description[1]}) is kept from pass to pass, and no state can hold "

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from dataflow.errors import NotReproducible, TimeoutError
-from dataflow.protocol.kept_values import Kept, describe, note_first
+from dataflow.protocol.kept_values import Kept, begin_pass, describe, end_pass
 from dataflow.protocol.parameters import deferred_result
 from dataflow.protocol.pauses import paused, pausing, require_waiting
 from dataflow.protocol.seeding import Rng, Spread, Stream, current_root, rng
@@ -300,7 +300,7 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     running_passes[frame] = RunningPass(df, p, stream)
     code = state_of(df).part(UserCode)
     if code.made_in is None:  # what code makes anew for each of its passes keeps nothing
-        note_first(df)
+        begin_pass(df)
     before = describe(df) if stream.standalone else None
     try:
         iterator = _user_iterator(df)
@@ -316,6 +316,7 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
         raise
     finally:
         del running_passes[frame]
+        end_pass(df)
         if before is not None:
             part, after = state_of(df).part(Kept), describe(df)
             part.changed = next((name for name in after if after[name] != before.get(name)), part.changed)

@@ -1,18 +1,23 @@
 """What users' nodes keep from pass to pass goes to the process that resumes, and to the successor of a worker."""
 
 import array
+import asyncio
+import ctypes
 import dataclasses
 import datetime
 import enum
 import functools
+import io
 import itertools
 import json
+import multiprocessing
 import os
+import queue
 import random
 import signal
 import sys
 import threading
-from collections import Counter, OrderedDict, UserDict, UserList, defaultdict, deque
+from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, defaultdict, deque
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -26,6 +31,7 @@ from dataflow import (
     CacheData,
     DataFlow,
     DataFromGenerator,
+    DataFromList,
     FilterData,
     JoinData,
     MapData,
@@ -219,7 +225,129 @@ def value_of_epoch(df):
     return df.kept.epoch
 
 
+def put_one(df):
+    df.kept.put([df.kept.qsize(), np.zeros(2)])
+    return df.kept.qsize()
+
+
+def toggle(df):
+    (df.kept.clear if df.kept.is_set() else df.kept.set)()
+
+
+def acquire(df):
+    df.kept.acquire(blocking=False)
+    return df.kept._value
+
+
+def count_in_map(df):
+    df.kept["n"] = df.kept["n"] + 1
+    return df.kept["n"]
+
+
+def write_text(df):
+    df.kept.write("x")
+    return df.kept.getvalue()
+
+
+def read_byte(df):
+    return list(df.kept.read(1))
+
+
+def count_here(df):
+    df.kept.n += 1
+    return df.kept.n
+
+
+def keeping(step, end=None, **attributes):
+    """A node with several attributes."""
+    df = Keeping(None, step, end)
+    vars(df).update(attributes)
+    return df
+
+
+def twice(held, step):
+    """A node that has the same object in two attributes, and in a closure."""
+    return keeping(lambda df: [step(df.kept), len(held), len(df.again)], kept=held, again=held)
+
+
+def seen_through(array, step):
+    return keeping(step, kept=array, window=array[1:])
+
+
+def also_inside(held):
+    return {"kept": held, "inside": SimpleNamespace(held=held)}
+
+
+OPENED = []
+
+
+@pytest.fixture(autouse=True)
+def _closing():
+    yield
+    while OPENED:
+        OPENED.pop().close()
+
+
+def opened(mode="r", path=__file__):
+    OPENED.append(open(path, mode))  # noqa: SIM115
+    return OPENED[-1]
+
+
+def of_local(n):
+    held = threading.local()
+    held.n = n
+    return held
+
+
+CONSTANT = [0, 0]
+
+
+def replace_constant(df):
+    df.kept = [df.kept[0] + 1, *df.kept[1:]]
+    return [*df.kept, *CONSTANT]
+
+
+def exchange(df):
+    df.kept, df.other = df.other, df.kept
+
+
+def grow_kept(df):
+    df.kept.append(len(df.kept))
+    return [list(df.kept), list(df.other)]
+
+
+HELD_TWICE = {  # what is the same object as at first stays the same one
+    "list": lambda: twice([], lambda held: held.append(1)),
+    "deque": lambda: twice(deque([1, 2], 5), lambda held: held.append(1)),
+    "dict": lambda: twice({}, lambda held: held.setdefault(len(held), 1)),
+    "set": lambda: twice({1}, lambda held: held.add(len(held))),
+    "defaultdict": lambda: twice(defaultdict(int), lambda held: held[len(held)]),
+    "bytearray": lambda: twice(bytearray(), lambda held: held.append(1)),
+    "array": lambda: seen_through(np.zeros(3), lambda df: [df.kept.__iadd__(1).tolist(), df.window.tolist()]),
+    "list in an object": lambda: keeping(
+        lambda df: [df.kept.append(1), len(df.inside.held)],
+        **also_inside([]),
+    ),
+    "constant": lambda: Keeping(CONSTANT, replace_constant),
+    "lists that are exchanged": lambda: keeping(grow_kept, exchange, kept=[1], other=[2, 3]),
+}
+
+
 KEPT = {
+    **{f"{name} that is held twice": make for name, make in HELD_TWICE.items()},
+    "Queue": lambda: Keeping(queue.Queue(), put_one),
+    "LifoQueue": lambda: Keeping(
+        SimpleNamespace(inside=queue.LifoQueue()), lambda df: put_one(SimpleNamespace(kept=df.kept.inside))
+    ),
+    "Event": lambda: Keeping(threading.Event(), lambda df: df.kept.is_set(), toggle),
+    "Semaphore": lambda: Keeping(threading.Semaphore(20), acquire),
+    "ChainMap": lambda: Keeping(ChainMap({}, {"n": 1}), count_in_map),
+    "local": lambda: Keeping(of_local(0), count_here),
+    "StringIO": lambda: Keeping(io.StringIO("text"), write_text),
+    "BytesIO": lambda: Keeping(io.BytesIO(bytes(range(50))), read_byte),
+    "file": lambda: Keeping(opened("rb"), read_byte),
+    "text file": lambda: Keeping(opened(), lambda df: df.kept.readline()),
+    "bit generator": lambda: Keeping(np.random.PCG64(1), lambda df: df.kept.random_raw()),
     "number behind what cannot be given": lambda: Keeping(Training(), value_of_epoch, next_epoch),
     "private slot": lambda: Keeping(PrivateSlot(), next_of_slot),
     "slots of an object": lambda: Keeping(OfSlots(), lambda df: df.kept.epoch, next_epoch),
@@ -542,6 +670,33 @@ class PrivateSlot:
         return self.__epoch
 
 
+def value_of_none(df):
+    return 1
+
+
+def increment(df):
+    df.kept[0] += 1
+
+
+def increase_value(df):
+    df.kept.value += 1
+
+
+def spawn_lazily(df):
+    df.kept = df.kept or np.random.default_rng(1)
+    return len(df.kept.spawn(1))
+
+
+def count_lazily(df):
+    df.kept = df.kept or itertools.count()
+    return next(df.kept)
+
+
+def map_lazily(df):
+    df.kept = df.kept or map(int, itertools.count())
+    return next(df.kept)
+
+
 def shuffle_in_place(df):
     random.Random(1).shuffle(df.kept)
 
@@ -550,7 +705,172 @@ def replace_by_list(df):
     df.kept = [df.kept]
 
 
+def holding(value, step, end=None):
+    return lambda: Keeping(value(), step, end)
+
+
+def switch(df):
+    df.kept = df.other
+
+
+def two(first, other):
+    """A node with two objects, and an attribute that is one of them."""
+    return lambda: keeping(lambda df: 1, switch, first=first, other=other, kept=first)
+
+
+def switch_inside(df):
+    df.kept.now = df.kept.b
+
+
+def next_of_library(df):
+    df.kept["n"] += 1
+
+
+class Epoch(int):
+    pass
+
+
+class Struct(ctypes.Structure):
+    _fields_ = [("n", ctypes.c_int)]
+
+
+def mask_one(df):
+    df.kept[len(df.kept) // 2] = np.ma.masked
+
+
+def change_one_of_array(df):
+    df.kept[57] = 1
+
+
+class Synchronized:
+    """As `multiprocessing.Value`, whose memory would be left behind."""
+
+    def __init__(self):
+        self.held = ctypes.c_int(0)
+
+    def get_obj(self):
+        return self.held
+
+    value = property(lambda self: self.held.value, lambda self, value: setattr(self.held, "value", value))
+
+
+Synchronized.__module__ = "multiprocessing.made_here"
+
+
+class OwnRandom(random.Random):
+    pass
+
+
+class Many:
+    def __init__(self):
+        self.held = [Schedule()]
+        vars(self).update({f"mode{k}": SimpleNamespace(epoch=0) for k in range(80)})
+
+
+def call(df):
+    return df.kept()
+
+
+def counting_function():
+    def count():
+        count.num_calls += 1
+
+    count.num_calls = 0
+    return count
+
+
+def counting_closure():
+    num_calls = 0
+
+    def count():
+        nonlocal num_calls
+        num_calls += 1
+
+    return count
+
+
+EASY, HARD = EASY_AND_HARD = [SimpleNamespace(epoch=1), SimpleNamespace(epoch=2)]
+_TWICE = "was not there at first, and something else holds it"
+
 REFUSED = {
+    "memoryview": (holding(lambda: memoryview(bytearray(8)), increment), "memoryview of shape"),
+    "mask": (holding(lambda: np.ma.masked_less(np.arange(5), 1), value_of_none, mask_one), "MaskedArray of shape"),
+    "one object in an array": (
+        holding(lambda: np.array([*[None] * 99, SimpleNamespace()]), value_of_none, change_one_of_array),
+        "ndarray of shape",
+    ),
+    "SimpleQueue": (holding(queue.SimpleQueue, put_one), r"SimpleQueue, qsize\(\) is 6"),
+    "Queue of asyncio": (holding(asyncio.Queue, lambda df: df.kept.put_nowait(1)), r"Queue, qsize\(\) is 6"),
+    "Event of other processes": (
+        holding(multiprocessing.Event, value_of_none, lambda df: df.kept.set()),
+        r"is_set\(\) is True",
+    ),
+    "Lock": (holding(threading.Lock, value_of_none, lambda df: df.kept.acquire(blocking=False)), r"locked\(\) is True"),
+    "number of ctypes": (holding(lambda: ctypes.c_int(0), increase_value), "c_int, memoryview"),
+    "Structure": (holding(lambda: Struct(0), lambda df: setattr(df.kept, "n", df.kept.n + 1)), "Struct, memoryview"),
+    "number of other processes": (holding(Synchronized, increase_value), "Synchronized, mem"),
+    "own number": (
+        holding(lambda: Epoch(0), value_of_none, lambda df: setattr(df, "kept", Epoch(df.kept + 1))),
+        "Epoch of 2",
+    ),
+    "own generator": (holding(lambda: OwnRandom(1), lambda df: df.kept.random()), "OwnRandom of a state"),
+    "SeedSequence": (
+        holding(lambda: np.random.SeedSequence(1), lambda df: len(df.kept.spawn(1))),
+        "SeedSequence of a state",
+    ),
+    "generator that spawns": (
+        holding(lambda: np.random.default_rng(1), lambda df: len(df.kept.spawn(1))),
+        "spawned others",
+    ),
+    "spawning in a list": (
+        holding(lambda: [np.random.default_rng(1)], lambda df: len(df.kept[0].spawn(1))),
+        "list of length 1, digest",
+    ),
+    "generator made when needed, that spawns": (holding(lambda: None, spawn_lazily), "spawned others"),
+    "attribute of a function": (holding(counting_function, call), "with {'.num_calls': 6}"),
+    "variable of a closure": (holding(counting_closure, call), "with {'num_calls': 6}"),
+    "object among many": (
+        holding(Many, value_of_none, lambda df: setattr(df.kept.mode70, "epoch", 1)),
+        "with more than 50 objects",
+    ),
+    "switch of objects": (two(SimpleNamespace(a=1), SimpleNamespace(a=2)), _TWICE),
+    "switch of lists": (two([1], [2]), _TWICE),
+    "switch of generators": (two(random.Random(1), random.Random(2)), _TWICE),
+    "switch of global objects": (holding(lambda: EASY, value_of_none, lambda df: setattr(df, "kept", HARD)), _TWICE),
+    "switch of elements": (
+        lambda: keeping(
+            lambda df: 1,
+            lambda df: setattr(df, "kept", df.all[1]),
+            all=EASY_AND_HARD,
+            kept=EASY,
+        ),
+        _TWICE,
+    ),
+    "switch inside": (
+        holding(
+            lambda: SimpleNamespace(a=EASY, b=HARD, now=EASY),
+            value_of_none,
+            switch_inside,
+        ),
+        r"\.now: what is in kept.b",
+    ),
+    "number beside an object of a library": (
+        holding(lambda: {"lib": OfLibrary(), "n": 0}, value_of_none, next_of_library),
+        "dict of length 2, digest",
+    ),
+    "number beside something large": (
+        holding(
+            lambda: {"data": list(range(3000)), "lock": threading.Lock()},
+            lambda df: df.kept["data"].append(df.kept["data"].pop(0)),
+        ),
+        "dict of length 2, digest",
+    ),
+    "another class of a library": (
+        holding(OfLibrary, value_of_none, lambda df: setattr(df, "kept", Tensor())),
+        "Tensor of shape",
+    ),
+    "iterator made when needed": (holding(lambda: None, count_lazily), "count.* is held over several passes"),
+    "iterator of unknown length": (holding(lambda: None, map_lazily), "map.* is held over several passes"),
     "long list in an object": (
         lambda: Keeping(Training(), value_of_epoch, lambda df: df.kept.log.append(1)),
         r"\.log: list of length 2002",
@@ -638,6 +958,87 @@ def test_what_cannot_be_given_is_refused_when_it_is_saved(make, message, above):
         passes(df, 1)
         assert len(list(df)) == NUM  # the loop goes on
         with pytest.raises(NotReproducible, match=rf"Keeping.kept \(.*{message}.*\) is kept .* variable of __iter__"):
+            df.state_dict()
+
+
+def test_rows_that_something_else_holds_are_refused():
+    """A resume would make them anew, beside those that the other attribute has."""
+    rows = [[0], [0]]
+    with ResumableData(keeping(lambda df: increment(SimpleNamespace(kept=df.now)), kept=rows, now=rows[0])) as df:
+        passes(df, 2)
+        with pytest.raises(NotReproducible, match=rf"Keeping.kept \(it {_TWICE}"):
+            df.state_dict()
+
+
+def test_an_iterator_of_the_running_pass_that_was_made_by_the_last_one_is_refused():
+    with ResumableData(Keeping(None, map_lazily)) as df:
+        passes(df, 1)
+        df.state_dict()  # it is not known yet
+        next(iter(df))
+        with pytest.raises(NotReproducible, match=r"map.* is held over several passes"):
+            df.state_dict()
+
+
+def test_iterators_and_files_that_each_pass_makes_are_not_kept():
+    class Reads(DataFlow):
+        def __init__(self):
+            self.numbers = self.file = None
+
+        def __iter__(self):
+            self.numbers, self.file = map(int, range(NUM)), opened("rb")
+            yield from ([k, list(self.file.read(1))] for k in self.numbers)
+
+    check_resuming(Reads)
+
+
+def test_a_datapoint_of_an_input_is_given_though_its_source_holds_it_too():
+    class Last(DataFlow):
+        def __init__(self, ds):
+            self.ds = ds
+            self.last = [[7]]
+
+        def __iter__(self):
+            for dp in self.ds:
+                yield [*dp, *self.last[-1]]
+                self.last = [*self.last[-1:], dp]
+
+    check_resuming(lambda: Last(DataFromList([[k] for k in range(NUM)], shuffle=True)))
+
+
+def test_another_file_is_refused(tmp_path):
+    (tmp_path / "a").touch()
+    with ResumableData(
+        Keeping(opened(), value_of_none, lambda df: setattr(df, "kept", opened(path=tmp_path / "a")))
+    ) as df:
+        passes(df, 2)
+        with pytest.raises(NotReproducible, match=r"another file, .*a"):
+            df.state_dict()
+
+
+def test_a_file_that_is_iterated_has_no_position():
+    with ResumableData(Keeping(opened(), lambda df: next(df.kept))) as df:
+        passes(df, 2)
+        with pytest.raises(NotReproducible, match="whose position is unknown while it is iterated"):
+            df.state_dict()
+
+
+def test_what_is_read_of_a_pipe_is_refused():
+    reads, writes = os.pipe()
+    os.write(writes, b"abcdefghi")
+    with open(reads, "rb") as file, open(writes, "wb"), ResumableData(Keeping(file, read_byte)) as df:
+        passes(df, 2)
+        with pytest.raises(NotReproducible, match="is held over several passes"):
+            df.state_dict()
+
+
+def test_tensors_on_a_device_count_their_changes():
+    class Tensor(OnDevice):
+        _version = 0
+
+    Tensor.__module__ = "numpy.made_here"
+    with ResumableData(Keeping(Tensor(), value_of_none, lambda df: setattr(df.kept, "_version", 1))) as df:
+        passes(df, 2)
+        with pytest.raises(NotReproducible, match="changed 1 times"):
             df.state_dict()
 
 
