@@ -499,58 +499,51 @@ def _transfer(datapoints: Sequence[Any], seconds: float) -> tuple[float, float]:
 # -- Places in the chain -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """What was measured, per datapoint of the flow.
+_Place = tuple[Literal["runner", "map"], str, Costs]
+"""What can stand there, the node as text, and what the flow would cost."""
 
-    Attributes:
-        seconds: In one thread, without the meter.
-        cpu: Processor time of those.
-        locked: Seconds in which one of several threads keeps the others from the same work.
-        nodes: The cost of each node, by the id of the copy that ran.
-        transfers: What it costs to send one of its datapoints, as `_transfer` returns it.
+
+def _places(
+    top: Any, whole: Costs, nodes: Mapping[int, NodeCost], transfers: Mapping[int, tuple[float, float]]
+) -> Iterator[_Place]:
+    """Where workers can be used, and what the flow would cost with them, from the outside in.
+
+    Args:
+        top: The outermost node.
+        whole: What the flow costs if one worker does all of it.
+        nodes: What each node costs, by its id.
+        transfers: What it costs to send one datapoint of each node, as `_transfer` returns it.
     """
 
-    seconds: float
-    cpu: float
-    locked: float
-    nodes: Mapping[int, NodeCost]
-    transfers: Mapping[int, tuple[float, float]]
+    def costs(node: Any, inside: Iterable[Any], inputs: Iterable[Any]) -> Costs:
+        """The costs if the workers run the nodes `inside`, and the consumer sends them the `inputs`."""
+        part = sum(nodes[id(other)].share for other in inside)
+        num = nodes[id(node)].count
+        send, receive = (num * seconds for seconds in transfers[id(node)])
+        for other in inputs:
+            by_consumer, by_worker = (nodes[id(other)].count * seconds for seconds in transfers[id(other)])
+            send, receive = send + by_worker, receive + by_consumer
+        return Costs(
+            worker=max(whole.worker * part, 1e-9),
+            worker_cpu=max(whole.worker_cpu * part, 1e-9),
+            worker_locked=whole.worker_locked * part,
+            consumer=whole.worker * max(0.0, 1 - part),
+            send=send,
+            receive=receive,
+            num_sent=max(num, 1e-9),
+        )
 
-
-def _places(top: Any, measured: _Measured) -> Iterator[tuple[Literal["runner", "map"], Any, Costs]]:
-    """Where workers can be used, and what the flow would cost with them, from the outside in."""
     for node in walk(top, everywhere=True):
         is_map = type(node) in {MapData, MapDataComponent} or (node._df_has_workers and not node._df_remote_inputs)
         if node._df_has_workers and not is_map:
             continue
         if node._df_unaddressable() is None:
-            yield "runner", node, _costs(node, walk(node, everywhere=True), (), measured)
+            yield "runner", nodes[id(node)].node, costs(node, walk(node, everywhere=True), ())
         if is_map:
-            yield "map", node, _costs(node, (node,), (node.ds,), measured)
+            yield "map", nodes[id(node)].node, costs(node, (node,), (node.ds,))
 
 
-def _costs(node: Any, inside: Iterable[Any], inputs: Iterable[Any], measured: _Measured) -> Costs:
-    """The costs of the flow if the workers run the nodes `inside` and the consumer sends them the `inputs`."""
-    part = sum(measured.nodes[id(other)].share for other in inside)
-    num = measured.nodes[id(node)].count
-    send, receive = (num * seconds for seconds in measured.transfers[id(node)])
-    for other in inputs:
-        by_consumer, by_worker = measured.transfers[id(other)]
-        send += measured.nodes[id(other)].count * by_worker
-        receive += measured.nodes[id(other)].count * by_consumer
-    return Costs(
-        worker=max(measured.seconds * part, 1e-9),
-        worker_cpu=max(measured.cpu * part, 1e-9),
-        worker_locked=measured.locked * part,
-        consumer=measured.seconds * max(0.0, 1 - part),
-        send=send,
-        receive=receive,
-        num_sent=max(num, 1e-9),
-    )
-
-
-def _placement(kind: Literal["runner", "map"], text: str, best: Prediction) -> Placement:
+def _placement(kind: Literal["runner", "map"], node: str, best: Prediction) -> Placement:
     n, is_process = best.num_workers, best.backend == "process"
     if kind == "runner":
         name = "ParallelData"
@@ -558,7 +551,20 @@ def _placement(kind: Literal["runner", "map"], text: str, best: Prediction) -> P
     else:
         name = "MultiProcessMapData" if is_process else "MultiThreadMapData"
         code = f"{name}(ds, {n}, func, strict=True)"
-    return Placement(kind, text, name, best.backend, n, best.datapoints_per_second, code)
+    return Placement(kind, node, name, best.backend, n, best.datapoints_per_second, code)
+
+
+def _recommend(places: Iterable[_Place], plain: float, cores: int) -> tuple[Placement, list[Prediction]]:
+    """The best place for workers, and the predictions there; `plain` is the speed without workers."""
+    best = none = Placement("none", "", "", None, 0, plain, "")
+    predictions: list[Prediction] = []
+    for kind, node, costs in places:
+        made = _predictions(costs, cores)
+        found = _best_of(made, costs)
+        if best is none or found.datapoints_per_second > 1.05 * best.datapoints_per_second:
+            best, predictions = _placement(kind, node, found), made
+    fastest = max((prediction.datapoints_per_second for prediction in predictions), default=0.0)
+    return best if fastest >= _WORTH * plain else none, predictions
 
 
 # -- Front door --------------------------------------------------------------------------------------------------------
@@ -620,9 +626,8 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
         text = texts.get(id(node), type(node).__name__)
         nodes[id(node)] = NodeCost(text, "", share / rate, share, seen.num / max(1, num_metered), seen.nbytes)
         transfers[id(node)] = _transfer(seen.samples, min(_TRANSFER_SECONDS, 0.1 * seconds / len(meter.seen)))
-    # Work that waits has the lock while it computes.
-    measured = _Measured(1 / rate, cpu, min(cpu, 1 / rate_of_threads), nodes, transfers)
-    recommended, predictions = _recommend(top, measured, cores)
+    whole = Costs(1 / rate, cpu, min(cpu, 1 / rate_of_threads))  # work that waits has the lock while it computes
+    recommended, predictions = _recommend(_places(top, whole, nodes, transfers), rate, cores)
     return FlowProfile(
         num_metered + num,
         _now() - began,
@@ -635,17 +640,3 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
         tuple(predictions),
         recommended,
     )
-
-
-def _recommend(top: Any, measured: _Measured, cores: int) -> tuple[Placement, list[Prediction]]:
-    """The best place for workers, and the predictions there."""
-    plain = 1 / measured.seconds
-    best = none = Placement("none", "", "", None, 0, plain, "")
-    predictions: list[Prediction] = []
-    for kind, node, costs in _places(top, measured):
-        made = _predictions(costs, cores)
-        found = _best_of(made, costs)
-        if best is none or found.datapoints_per_second > 1.05 * best.datapoints_per_second:
-            best, predictions = _placement(kind, measured.nodes[id(node)].node, found), made
-    fastest = max((prediction.datapoints_per_second for prediction in predictions), default=0.0)
-    return best if fastest >= _WORTH * plain else none, predictions

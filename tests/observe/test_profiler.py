@@ -251,7 +251,7 @@ def test_what_cannot_be_sent_costs_nothing_here():
 
 
 def test_where_nothing_can_be_moved_no_workers_are_advised(monkeypatch):
-    monkeypatch.setattr(profiler, "_places", lambda top, measured: [])
+    monkeypatch.setattr(profiler, "_places", lambda *_: [])
     found = profile(numbers(), SHORT)
     assert found.predictions == () and found.recommended.kind == "none"
     assert str(found).endswith("Use no workers: nothing in this flow can be moved into them.")
