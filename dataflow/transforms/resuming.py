@@ -103,8 +103,8 @@ class ResumableData(ProxyDataFlow[T_co]):
 
         `offset` counts what the loop receives in the pass; `position` counts what all ranks together have taken from
         what they divide, and is None where that is undefined, such as while datapoints of a pass without a length are
-        still to be skipped. With several iterations, it is the position of the most
-        recent one. After the same step, it is the same on every rank.
+        still to be skipped, or of several passes of a node of your own. With several iterations, it is the position of
+        the most recent one. After the same step, it is the same on every rank.
 
         Raises:
             NotReproducible: No seed is set, and each of several ranks draws other numbers.
@@ -113,8 +113,9 @@ class ResumableData(ProxyDataFlow[T_co]):
         with flow_state.lock:
             mark = flow_state.part(Resumed).bookmark or _begin_of(flow_state)
             p, num, begin, num_before = self._place(mark, on_any_rank=True)
-            # Where the pass ends is not known, and other ranks have steps of other sizes until there.
-            is_ahead = mark.num_asked_left > 0 and known_length(self) is None and not self.ds._df_endless
+            n = known_length(self, begin)
+            # Passes are to be made to their ends, until which other ranks have steps of other sizes.
+            is_ahead = mark.num_asked_left > 0 and (n is None or num > n) and not self.ds._df_endless
             kept = kept_by(self.ds) if mark.kept is None else mark.kept
         if p:
             require_found(self.ds)
@@ -187,8 +188,10 @@ class ResumableData(ProxyDataFlow[T_co]):
         mark = self._bookmark(
             p, offset, position if change is not None or 0 < within < per_step else None, root, division
         )
-        if position is not None and n is None:
-            mark.num_certain = mark.offset  # without a position, some may still have been to be skipped
+        if position is not None:
+            mark.num_certain = mark.offset if n is None else 0
+        elif "position" in state and not self.ds._df_endless and (n is None or offset > n):
+            mark.offset, mark.num_skipped, mark.num_asked = 0, offset, offset  # some were still to be skipped
         if change is not None and change.world_size != change.old_world_size:
             _log.warning("resumes on %s", change)
         if changed:
@@ -222,8 +225,8 @@ class ResumableData(ProxyDataFlow[T_co]):
             raise StateMismatch(
                 f"{found}, and the state does not say how far all ranks were: it has version 1; or a map above "
                 "the shard has dropped datapoints, and only the rank that did so knows; or datapoints were still to be "
-                "skipped, of a pass without a length. Use the same number of ranks; filter below the shard; save after "
-                "the step that follows skip()"
+                "skipped, of a pass without a length or beyond its end. Use the same number of ranks; filter below the "
+                "shard; save after the step that follows skip()"
             )
         return change
 
@@ -242,7 +245,8 @@ class ResumableData(ProxyDataFlow[T_co]):
                 )
         if begin and length is not None and begin > length:
             raise _damaged(position, p, f"{length} datapoints")
-        if not begin and n is not None and (offset > n or p > _LARGEST // max(n, 1)):
+        may_be_ahead = position is None and bool(own_nodes(self.ds))  # by what was still to be skipped
+        if not begin and n is not None and ((offset > n and not may_be_ahead) or p > _LARGEST // max(n, 1)):
             raise _damaged(offset, p, f"{n} datapoints")
         mark = _Bookmark(p, Stream(root), 0 if begin else offset, loaded=True)
         mark.begin, mark.num_before = begin, offset if begin else 0

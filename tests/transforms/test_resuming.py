@@ -35,6 +35,7 @@ from dataflow import (
     NotReproducible,
     PackData,
     PrintData,
+    ProxyDataFlow,
     RandomChooseData,
     RandomMapData,
     RepeatedData,
@@ -423,6 +424,39 @@ def test_a_state_that_is_loaded_ends_what_was_skipped_before():
     df.load_state_dict(state)
     df.skip(1)
     assert [dp[0] for dp in df] == [1, 2, 3, 4, 5]
+
+
+class Numbered(ProxyDataFlow):
+    """Keeps a number that changes with each datapoint."""
+
+    num = 0
+
+    def __iter__(self):
+        for dp in self.ds:
+            self.num += 1
+            yield [*dp, self.num]
+
+
+class Unsized(Numbered):
+    def __len__(self):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("kind", [Numbered, Unsized, lambda ds: DataFromGenerator(ds.__iter__)])
+def test_states_that_were_saved_before_what_is_skipped_was_read_are_loaded_again_and_again(kind):
+    def make():
+        return kind(numbers(5, shuffle=False))
+
+    df = make()
+    expected = [plain(dp) for _ in range(4) for dp in df]
+    df = ResumableData(make())
+    df.skip(7)
+    for num in (7, 10, 10, 10):
+        state = df.state_dict()
+        assert (state["pass"], state["offset"], state["position"]) == (0, num, None)
+        df = resumed(make, state)
+        df.skip(3 * (num == 7))
+    assert steps(df, 5) == expected[10:15]
 
 
 @pytest.mark.parametrize(("num", "error"), [(-1, ValueError), (1.5, TypeError), (True, TypeError), (2**63, ValueError)])
