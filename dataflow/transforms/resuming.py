@@ -339,6 +339,9 @@ class ResumableData(ProxyDataFlow[T_co]):
         first: Any = _NOTHING
         while first is _NOTHING:
             begin = mark.begin
+            if mark.kept is None:  # a pass that follows
+                with state_of(self).lock:
+                    mark.kept = kept_by(self.ds)
             datapoints = self._count(mark, stream)
             first = Pause
             while first is Pause:

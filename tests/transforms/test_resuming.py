@@ -459,6 +459,24 @@ def test_states_that_were_saved_before_what_is_skipped_was_read_are_loaded_again
     assert steps(df, 5) == expected[10:15]
 
 
+@pytest.mark.parametrize(("num_before", "num_skipped"), [(3, 4), (5, 2), (2, 9)])
+def test_what_a_node_keeps_is_saved_as_its_pass_began_also_where_that_followed_in_one_loop(num_before, num_skipped):
+    def make():
+        return Numbered(numbers(5, shuffle=False))
+
+    df = make()
+    expected = [plain(dp) for _ in range(4) for dp in df]
+    df = ResumableData(make())
+    iterator = iter(df)
+    for _ in range(num_before):
+        next(iterator)
+    df = resumed(make, df.state_dict())
+    df.skip(num_skipped)
+    num = num_before + num_skipped
+    assert taken(df, 2) == expected[num : num + 2]
+    assert steps(resumed(make, df.state_dict()), 3) == expected[num + 2 : num + 5]
+
+
 @pytest.mark.parametrize(("num", "error"), [(-1, ValueError), (1.5, TypeError), (True, TypeError), (2**63, ValueError)])
 def test_an_invalid_number_to_skip_is_refused_and_nothing_is_lost(num, error):
     df = ResumableData(numbers(6, shuffle=False))
