@@ -506,12 +506,8 @@ def _with_objects(values: Sequence[Any], readers: dict[type, _Reader | None], se
             return described(value)
         if kind is dict:
             return described(value), described(value.values())
-        if isinstance(value, np.ndarray) and not isinstance(value, np.memmap):
-            held = described(value.ravel().tolist()) if value.dtype.hasobject else np.asarray(value).tobytes()
-            mask = np.ma.getmaskarray(value).tobytes() if isinstance(value, np.ma.MaskedArray) else None
-            return value.dtype.str, value.shape, held, mask
-        if kind is bytearray or kind is array:
-            return bytes(value)
+        if kind is np.ndarray and not value.dtype.hasobject:
+            return value.dtype.str, value.shape, value.tobytes()
         if kind not in readers:
             readers[kind] = _reader_of(kind)
         read = readers[kind]
@@ -533,17 +529,29 @@ def _reader_of(kind: type) -> _Reader | None:
     """
     if issubclass(kind, list | tuple | dict | set | frozenset | deque):
         return lambda value: {**dict(attributes_of(value)), "": [*(value.items() if issubclass(kind, dict) else value)]}
+    if issubclass(kind, np.ndarray) and not issubclass(kind, np.memmap):
+        return _content_of_array
+    if issubclass(kind, bytearray | array):
+        return lambda value: {**dict(attributes_of(value)), "": bytes(value)}
     if issubclass(kind, type | FunctionType | ModuleType):
         return None
-    slots = [name for base in kind.__mro__ if "__slots__" in vars(base) for name in vars(base)]
+    bases = [vars(base) for base in kind.__mro__ if "__slots__" in vars(base)]
+    slots = [name for base in bases for name, held in base.items() if isinstance(held, types.MemberDescriptorType)]
     if not is_of_library(kind):
         return (lambda value: dict(attributes_of(value))) if slots else vars
     if not kind.__dictoffset__ and all(name.startswith("_") for name in slots):
         return None
+    read: _Reader = (lambda value: dict(attributes_of(value))) if slots else vars
     return lambda value: (
         {"": id(value)}
-        | {name: held for name, held in attributes_of(value) if not name.startswith("_") and type(held) in _PUBLIC}
+        | {name: held for name, held in read(value).items() if type(held) in _PUBLIC and name[:1] != "_"}
     )
+
+
+def _content_of_array(value: Any) -> Mapping[str, Any]:
+    held = value.ravel().tolist() if value.dtype.hasobject else np.asarray(value).tobytes()
+    mask = np.ma.getmaskarray(value).tobytes() if isinstance(value, np.ma.MaskedArray) else None
+    return {"": [value.dtype.str, value.shape, held, mask]}
 
 
 def array_checksum(array: Any) -> int:
