@@ -209,7 +209,7 @@ class ParallelMap(WorkerNode[T_co]):
         elif is_consecutive(block) and self._df_per_task() is None:
             first, datapoints = int(block[0]), self.ds._df_at([block], stream)
         else:
-            return None  # the order would not be that of the indexes, or the workers would make batches
+            return None  # positions that are not consecutive are paired with datapoints by ordered maps only
         generation = engine.begin_pass(partial(engine.schedule.begin_pass, first, holes=True))
         feeder = Feeder(engine, generation, SourceReader([datapoints], waits=waits_below))
         waits = self._df_waits

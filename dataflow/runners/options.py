@@ -117,7 +117,7 @@ class WorkerOptions:
         max_workers: With "auto", the maximum; None for the larger of 32 and four for each core that this process may
             use, as far as descriptors and `max_bytes` allow.
         strict: Whether a pass is exactly one of the flow without workers.
-        ordered: With `strict`, whether the order is kept, too.
+        ordered: With `strict`, whether the order is kept, too. By index, such as below `CacheData`, it always is.
         timeout: Seconds that the consumer waits for a datapoint; None waits as long as the workers are alive.
         max_restarts: How many workers, in total, may fail (be killed, crash, exit) and be replaced. What a failed
             worker had sent is handed out. With `strict`, and in maps, what it had been asked for is made again, so that

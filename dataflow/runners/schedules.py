@@ -290,7 +290,7 @@ class TaskSchedule(Schedule):
         self.under_way = 0  # datapoints asked for, or about to be, and not handed out
         self.keeps_holes = False  # whether `HOLE` is handed out for dropped datapoints
         self.has_dropped = False  # whether any was left out
-        self._ordered = ordered
+        self._ordered = self._is_always_ordered = ordered
         self.bytes_each = 0.0  # bytes per result, at present
         self.num_taking = num_workers
         self._num_started = self._num_alive = num_workers
@@ -317,6 +317,11 @@ class TaskSchedule(Schedule):
         self._due = self._num_issued
         self.under_way = self._being_handed_out = 0
         self.index = index
+
+    def _set_holes(self, keeps_holes: bool) -> None:
+        """Set whether a pass is read by index, with holes: then in order, since indexes are paired with results."""
+        self.keeps_holes = keeps_holes
+        self._ordered = self._is_always_ordered or keeps_holes
 
     def discard(self) -> None:
         self.begin()
@@ -651,10 +656,10 @@ class IndexRanges(TaskSchedule):
     ) -> None:
         """Begin a pass: `count` indexes from `first`, or endlessly many; positions in `picked`, if given.
 
-        With `holes`, `HOLE` is handed out for datapoints that were dropped.
+        With `holes`, `HOLE` is handed out for datapoints that were dropped, and all in the order of the indexes.
         """
         self.begin(first)
-        self.keeps_holes = holes
+        self._set_holes(holes)
         self._picked = picked
         self._stop = sys.maxsize if count is None else first + count
 
@@ -895,7 +900,7 @@ class MapTasks(TaskSchedule):
     def begin_pass(self, index: int, *, holes: bool = False) -> None:
         """Begin a pass whose first datapoint has this index; `holes` as for `IndexRanges`."""
         self.begin(index)
-        self.keeps_holes = holes
+        self._set_holes(holes)
 
     def resume(self) -> None:
         """Begin a pass that continues with the work under way."""

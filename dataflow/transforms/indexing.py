@@ -70,10 +70,17 @@ def _endless(df: DataFlow, stream: Stream) -> Iterator[Any]:
 def pass_from(df: DataFlow, p: int, num_taken: int | None, stream: Stream) -> Iterator[Any]:
     """Pass `p` of an input from which each pass takes `num_taken` datapoints; None if that is unknown.
 
-    If the input is endless and addressable, each pass continues after the last one.
+    If the input is endless and addressable, each pass continues after the last one. One whose pass has no order, and
+    which can be addressed, is read by index: what is side by side belongs together.
     """
     if num_taken is not None and df._df_endless and df._df_addressable:
         return present(df._df_at(onwards(p * num_taken, num_taken), stream))
+    if (
+        df._df_addressable
+        and not df._df_endless
+        and not all(node._df_reproducible for node in walk(df, everywhere=True))
+    ):
+        return pass_by_index(df, p, stream)
     return df._df_run_pass(p, stream)
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from dataflow.errors import DataFlowTerminated, SourceExhausted
 from dataflow.protocol.base import DataFlow
+from dataflow.runners.maps import MultiThreadMapData
+from dataflow.runners.parallel_data import ParallelData
 from dataflow.runners.runners import MultiThreadRunner
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.iterating import DataFromGenerator
@@ -346,3 +348,25 @@ def test_a_list_that_has_grown_is_read_again():
     lst.append([1])
     assert values(df) == [0, 1]
     assert values(CacheData(DataFromList([]))) == []
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ds, func: MultiThreadMapData(ds, 2, func, strict=True, ordered=False),
+        lambda ds, func: ParallelData(MapData(ds, func), 2, backend="thread", ordered=False),
+    ],
+    ids=["map", "runner"],
+)
+def test_a_cache_that_is_left_early_has_each_datapoint_of_an_unordered_input_once(make):
+    has_overtaken = threading.Event()
+
+    def func(dp):
+        if dp[0] == 20:
+            has_overtaken.set()
+        assert dp[0] or has_overtaken.wait(60)
+        return dp
+
+    with CacheData(make(DataFromList([[k] for k in range(40)], shuffle=False), func), shuffle=False) as df:
+        assert next(iter(df)) == [0], "indexes are read in order"
+        assert sorted(df) == sorted(df) == [[k] for k in range(40)]

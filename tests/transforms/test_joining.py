@@ -1,10 +1,15 @@
 import itertools
+import threading
 
+import numpy as np
 import pytest
 
 from dataflow.errors import Dropped, LengthUnknown, NotAddressable, ShapeMismatch
+from dataflow.runners.maps import MultiThreadMapData
+from dataflow.runners.parallel_data import ParallelData
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.iterating import DataFromGenerator, DataFromIterable
+from dataflow.transforms.batching import BatchData
 from dataflow.transforms.joining import ConcatData, JoinData
 from dataflow.transforms.mapping import MapData
 from dataflow.transforms.repeating import RepeatedData
@@ -141,3 +146,27 @@ def test_inputs_are_one_or_more_flows(node):
         node(numbers(1))
     with pytest.raises(IndexError, match="empty"):
         node([numbers(0), numbers(0)])[0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ds, func: MultiThreadMapData(ds, 2, func, strict=True, ordered=False),
+        lambda ds, func: BatchData(
+            ParallelData(MapData(ds, func), 2, backend="thread", ordered=False), 1, use_list=True
+        ),
+    ],
+    ids=["map", "runner below batches"],
+)
+def test_datapoints_of_an_unordered_input_stand_beside_those_of_their_place(make):
+    has_overtaken = threading.Event()
+
+    def func(dp):
+        if dp[0] == 20:
+            has_overtaken.set()
+        assert dp[0] or has_overtaken.wait(60)
+        return dp
+
+    numbers = DataFromList([[k] for k in range(40)], shuffle=False)
+    with JoinData([numbers, make(numbers, func)]) as df:
+        assert [(dp[0], *np.ravel(dp[1])) for dp in df] == [(k, k) for k in range(40)]
