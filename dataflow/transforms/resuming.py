@@ -112,11 +112,16 @@ class ResumableData(ProxyDataFlow[T_co]):
         flow_state = state_of(self)
         with flow_state.lock:
             mark = flow_state.part(Resumed).bookmark or _begin_of(flow_state)
-            p, num, begin, num_before = self._place(mark, on_any_rank=True)
+            asked = mark.num_asked_left > 0
+            while True:
+                kept = mark.kept
+                p, num, begin, num_before = self._place(mark, on_any_rank=True)
+                if mark.kept is kept:  # otherwise the loop of another thread has come to another pass meanwhile
+                    break
             n = known_length(self, begin)
             # Passes are to be made to their ends, until which other ranks have steps of other sizes.
-            is_ahead = mark.num_asked_left > 0 and (n is None or num > n) and not self.ds._df_endless
-            kept = kept_by(self.ds) if mark.kept is None else mark.kept
+            is_ahead = asked and (n is None or num > n) and not self.ds._df_endless
+            kept = kept_by(self.ds) if kept is None else kept
         if p:
             require_found(self.ds)
             require_kept(self.ds, kept)

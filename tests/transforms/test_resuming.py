@@ -477,6 +477,22 @@ def test_what_a_node_keeps_is_saved_as_its_pass_began_also_where_that_followed_i
     assert steps(resumed(make, df.state_dict()), 3) == expected[num + 2 : num + 5]
 
 
+def test_a_state_that_another_thread_asks_for_as_a_pass_ends_holds_what_nodes_keep_there(monkeypatch):
+    df = ResumableData(Numbered(numbers(3, shuffle=False)))
+    iterator, original = iter(df), ResumableData._place
+    next(iterator)
+
+    def place(self, mark, **options):
+        found = original(self, mark, **options)
+        list(iterator)  # as the loop of another thread
+        return found
+
+    monkeypatch.setattr(ResumableData, "_place", place)
+    state = df.state_dict()
+    monkeypatch.setattr(ResumableData, "_place", original)
+    assert (state["pass"], state["offset"], state["kept"]) == (1, 0, [{"num": 3}])
+
+
 @pytest.mark.parametrize(("num", "error"), [(-1, ValueError), (1.5, TypeError), (True, TypeError), (2**63, ValueError)])
 def test_an_invalid_number_to_skip_is_refused_and_nothing_is_lost(num, error):
     df = ResumableData(numbers(6, shuffle=False))
