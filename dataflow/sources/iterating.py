@@ -202,7 +202,10 @@ class DataFromAsyncIterable(Source[T_co]):
     def _elements(self, code: RunningPass, session: Session) -> Iterator[Any]:
         from dataflow.protocol.event_loop import AsyncSteps, loop_user  # they import asyncio, which few programs need
 
-        yield from AsyncSteps(loop_user(self, session), self._begin, code).elements()
+        try:
+            yield from AsyncSteps(loop_user(self, session), self._begin, code).elements()
+        except TimeoutError as error:  # of a flow that the code iterates
+            require_waiting(error, False, code_of(self))
 
     def _begin(self) -> AsyncIterable[Any]:
         made = self.make()

@@ -8,8 +8,9 @@ import dataflow
 from dataflow.errors import DataFlowTerminated, LengthUnknown, NotReentrant, SourceExhausted
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.iterating import DataFromAsyncIterable, DataFromGenerator, DataFromIterable
+from dataflow.transforms.awaiting import AsyncMapData
 from dataflow.transforms.batching import BatchData
-from dataflow.transforms.joining import JoinData
+from dataflow.transforms.joining import ConcatData, JoinData
 from dataflow.transforms.mapping import MapData
 from dataflow.transforms.repeating import FixedSizeData
 from dataflow.transforms.shuffling import ShuffleData
@@ -182,6 +183,23 @@ def test_an_exception_of_an_async_iterable_comes_in_its_place():
         assert next(steps) == [0]
         with pytest.raises(OSError, match="gone"):
             next(steps)
+
+
+def test_a_timeout_of_another_flow_does_not_look_as_if_the_pass_went_on():
+    """Whoever waits again after it would find the end of the pass."""
+
+    async def late():
+        yield [0]
+        raise dataflow.TimeoutError("late")
+
+    async def same(dp):
+        return dp
+
+    above = AsyncMapData(DataFromList([[5]]), same, timeout=LIMIT)
+    iterator = iter(ConcatData([DataFromAsyncIterable(late), above]))
+    assert next(iterator) == [0]
+    with pytest.raises(DataFlowTerminated, match="left the code of DataFromAsyncIterable, which cannot continue"):
+        next(iterator)
 
 
 def test_close_ends_a_wait_for_an_async_iterable():
