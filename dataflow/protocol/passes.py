@@ -39,6 +39,7 @@ __all__ = [
     "begun_by_code",
     "calls_code",
     "innermost_pass",
+    "is_unordered_only",
     "known_length",
     "makes_passes_by_code",
     "leave_code",
@@ -252,10 +253,16 @@ def require_order(df: Node, owner: str, problem: str) -> None:
     """Raise `NotReproducible` if a node has no defined order: the message says who needs one, and the problem."""
     for node in walk(df, everywhere=True):
         if not node._df_reproducible:
-            raise NotReproducible(
-                f"{owner}the order of the datapoints of {type(node).__name__} is not defined, so {problem}. Give a "
-                "runner strict=True or one worker; put the datapoints of a queue into a list"
-            )
+            name = type(node).__name__
+            cure = "Give a runner strict=True or one worker; put the datapoints of a queue into a list"
+            if is_unordered_only(node):
+                cure = f"Leave out ordered=False of {name}"
+            raise NotReproducible(f"{owner}the order of the datapoints of {name} is not defined, so {problem}. {cure}")
+
+
+def is_unordered_only(node: Any) -> bool:
+    """Whether a node without a defined order would have one without ``ordered=False``."""
+    return not getattr(node, "ordered", True) and bool(getattr(node, "strict", True))
 
 
 def require_seed(df: Node, owner: str, problem: str, cure: str) -> None:

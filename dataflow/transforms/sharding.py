@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, get_args
 from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.protocol.parameters import whole_number
-from dataflow.protocol.passes import known_length, promise, require_seed, walk
+from dataflow.protocol.passes import is_unordered_only, known_length, promise, require_seed, walk
 from dataflow.protocol.pauses import Pause, paused, pausing
 from dataflow.protocol.seeding import Spread, Stream
 from dataflow.protocol.state import Promise, state_of
@@ -222,9 +222,10 @@ def _require_order(ds: DataFlow, world_size: int) -> None:
     mixed = next((node for node in walk(ds, everywhere=True) if not node._df_reproducible), None)
     if mixed is not None:
         name = mixed._df_title
+        cure = f"Leave out ordered=False of {name}" if is_unordered_only(mixed) else f"Pass strict=True to {name}"
         raise NotReproducible(
             f"ShardData: {world_size} processes would have to share the datapoints of {name}, which come in another "
-            f"order in each. Pass strict=True to {name}, put the datapoints of a queue into a list, or use one process"
+            f"order in each. {cure}, put the datapoints of a queue into a list, or use one process"
         )
 
 

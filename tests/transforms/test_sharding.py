@@ -313,6 +313,11 @@ def test_a_flow_without_an_order_cannot_be_shared():
     with pytest.raises(NotReproducible, match=r"ShardData: 2 processes .* Pass strict=True to MultiThreadRunner"):
         ShardData(MapData(mixed, str), 0, 2)
     ShardData(mixed, 0, 1)
+    unordered = MultiThreadMapData(numbers(8), 2, str, strict=True, ordered=False)
+    with pytest.raises(NotReproducible, match="Leave out ordered=False of MultiThreadMapData"):
+        ShardData(unordered, 0, 2)
+    with pytest.raises(NotReproducible, match="Leave out ordered=False of MultiThreadMapData"):
+        ResumableData(unordered)
 
 
 def test_whole_passes_of_a_random_flow_need_a_seed():
