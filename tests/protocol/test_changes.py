@@ -565,6 +565,21 @@ CHANGES = {  # of one element
     "its mask": (lambda: np.ma.masked_less(np.arange(100), 7), lambda held: held.mask.__setitem__(57, True)),
     "subclass of an array": (lambda: np.zeros(100).view(OwnArray), set_number),
     "large list": (lambda: [b"x" * 1_000_000] * 100, lambda held: held.__setitem__(0, b"")),
+    "one element of a large array": (
+        lambda: np.zeros((10**4, 10**3 + 1)).T,
+        lambda held: held.__setitem__((57, 57), 1),
+    ),
+    "last element of a large array": (lambda: np.zeros(3 * 10**7 + 1, np.uint8), lambda held: held.__setitem__(-1, 1)),
+    "two elements that are exchanged": (
+        lambda: np.arange(10**7),
+        lambda held: held.__setitem__([57, 58], held[[58, 57]]),
+    ),
+    "two rows that are exchanged": (
+        lambda: np.arange(10**7).reshape(-1, 1000),
+        lambda held: held.__setitem__([57, 58], held[[58, 57]]),
+    ),
+    "large array with gaps": (lambda: np.zeros(10**7)[::2], lambda held: held.__setitem__(0, 1)),
+    "array that is too large": (lambda: np.zeros(300 << 20, np.uint8), lambda held: held.__setitem__(0, 1)),
     "large array": (lambda: np.zeros(10**7), lambda held: np.add(held, 1, out=held)),
 }
 
