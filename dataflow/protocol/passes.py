@@ -106,6 +106,7 @@ T = TypeVar("T")
 
 _LOG: Final = logging.getLogger(__name__)
 _NOTHING: Final = object()
+_SEQUENCES: Final = (list, tuple)
 _USER: Final = 2  # purpose word of a user's self.rng: its numbers must differ from those of the built-in class below it
 
 
@@ -658,11 +659,9 @@ def flows_in(value: Any) -> list[Any]:
     if _is_flow(value):
         return [value]
     elements = _elements(value)
-    first = next(iter(elements), None)
-    if isinstance(first, list | tuple):
-        elements = [item[0] for item in elements if isinstance(item, list | tuple) and item] if first else ()
-        first = next(iter(elements), None)
-    return [item for item in elements if _is_flow(item)] if _is_flow(first) else []
+    if elements and isinstance(elements[0], _SEQUENCES):
+        elements = [item[0] for item in elements if isinstance(item, _SEQUENCES) and item] if elements[0] else ()
+    return [item for item in elements if _is_flow(item)] if elements and _is_flow(elements[0]) else []
 
 
 def holds_only_inputs(value: Any, inputs: Set[int]) -> bool:
@@ -675,7 +674,7 @@ def _is_flow(value: Any) -> bool:
 
 
 def _elements(value: Any) -> Sequence[Any]:
-    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return value if isinstance(value, _SEQUENCES) else list(value.values()) if isinstance(value, dict) else ()
 
 
 def promise(df: Node, given: Promise) -> None:

@@ -88,8 +88,9 @@ def found_inputs(df: Any) -> tuple[Any, ...]:
     found: dict[int, Any] = {}
     made = vars(df).get(_MADE_BY_CODE, ())
     for name, value in vars(df).copy().items():
-        flows = flows_in(value)
-        if flows and name not in made and any(_has_made(df, flow) for flow in flows):
+        if not (flows := flows_in(value)):
+            continue
+        if name not in made and any(_has_made(df, flow) for flow in flows):
             vars(df)[_MADE_BY_CODE] = made = (*made, name)
         if name not in made:
             found.update((id(flow), flow) for flow in flows)
