@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from itertools import chain
-from operator import is_not
+from operator import countOf, is_not
 from typing import Any, Final, final
 
 import numpy as np
@@ -191,8 +191,16 @@ def columns_of(datapoints: Sequence[Any]) -> dict[Any, list[Any]]:
     """The components of all datapoints, by index or key."""
     if _SEQUENCES.issuperset(_kinds(datapoints)):
         try:
-            if len(datapoints[0]) == 1:  # cheaper than `zip`, which makes an iterator for each datapoint
+            # Cheaper than `zip`, which makes an iterator for each datapoint.
+            if len(datapoints[0]) == 1:
                 return {0: [value for (value,) in datapoints]}
+            if len(datapoints[0]) == 2:
+                columns: dict[Any, list[Any]] = {0: [], 1: []}
+                add_first, add_second = columns[0].append, columns[1].append
+                for first, second in datapoints:
+                    add_first(first)
+                    add_second(second)
+                return columns
             return dict(enumerate(map(list, zip(*datapoints, strict=True))))
         except ValueError:
             pass  # they differ in length
@@ -214,8 +222,8 @@ def _common_keys(datapoints: Sequence[Any]) -> list[Any]:
 
 def _kinds(values: Sequence[Any]) -> list[type]:
     """The types of `values`, each once, in order of appearance."""
-    kinds = [*map(type, values)]
-    return kinds[:1] if kinds.count(kinds[0]) == len(kinds) else list(dict.fromkeys(kinds))
+    first = type(values[0])
+    return [first] if countOf(map(type, values), first) == len(values) else list(dict.fromkeys(map(type, values)))
 
 
 def _outline(dp: Any) -> str:
@@ -385,7 +393,7 @@ def _stack_alike(arrays: list[NDArray[Any]]) -> NDArray[Any] | None:
     if first.dtype.metadata is not None or first.dtype.kind == "V":
         return None  # dtypes that differ in metadata are equal: `_stack_arrays` compares the metadata
     try:
-        if [*map(len, arrays)].count(len(first)) < len(arrays):
+        if countOf(map(len, arrays), len(first)) < len(arrays):
             return None
         out = empty((len(arrays), *first.shape), first.dtype)
         # Raises if dtypes differ, or shapes beyond the first axis, which was compared above.
