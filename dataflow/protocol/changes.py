@@ -187,7 +187,7 @@ def _is_of_other_memory(array: Any) -> bool:
         if isinstance(array, np.memmap):
             return True
         array = array.base
-    return array is not None
+    return not isinstance(array, bytearray | None)
 
 
 def _is_pickled_by_name(function: FunctionType) -> bool:

@@ -636,6 +636,14 @@ def test_a_file_in_memory_is_no_change_for_workers_that_are_forked(tmp_path):
     assert before.difference(Snapshot([df])) is None
 
 
+def test_a_batch_that_a_function_holds_has_changed():
+    (batch,) = next(iter(BatchData(DataFromList([[np.ones((20, 20))]] * 3, shuffle=False), 3)))
+    df = MapData(source(2), functools.partial(by_weight, weights=batch))
+    before = Snapshot([df])
+    batch[:] = 5
+    assert "content" in before.difference(Snapshot([df]))
+
+
 @pytest.mark.parametrize("context", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.full)])
 def test_memory_that_processes_share_is_no_change_unless_workers_get_a_copy(context):
     weights = np.frombuffer(mmap.mmap(-1, 80))[::-1]

@@ -274,7 +274,7 @@ def test_python_lists_are_kept_on_wish_whatever_they_hold():
     assert stack([{"a": 1}, {"a": 2}], use_list=True) == {"a": [1, 2]}
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (2, 3)])
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (2, 3), (20, 30)])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_arrays_of_any_layout_are_copied_into_one(shape, order):
     arrays = [np.asarray(np.random.default_rng(k).random(shape), order=order) for k in range(3)]
@@ -326,7 +326,7 @@ def test_datapoints_of_one_component_and_of_others_are_refused(datapoints):
 
 
 @pytest.mark.parametrize("dtype", ["?", "i1", "u8", "f2", ">f4", "c8", "M8[s]", "S3", "U2", "O", "i4,f8", "V5", "T"])
-@pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 3), (1, 2, 0)])
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 3), (1, 2, 0), (5, 40), (2, 512)])
 def test_arrays_alike_and_arrays_of_subclasses_give_the_same_batch(dtype, shape):
     if dtype == "T" and not hasattr(np.dtypes, "StringDType"):
         pytest.skip("numpy 1 has no such dtype")
@@ -339,6 +339,17 @@ def test_arrays_alike_and_arrays_of_subclasses_give_the_same_batch(dtype, shape)
     assert alike.dtype == others.dtype == arrays[0].dtype
     assert alike.shape == others.shape == (5, *shape)
     np.testing.assert_array_equal(alike, others)
+
+
+@pytest.mark.parametrize("other", [np.ones((2, 512), "i4"), np.ones((2, 512), ">f4"), np.ones((512, 2), "f4").T])
+def test_arrays_of_one_size_are_stacked_by_value(other):
+    arrays = [np.full((2, 512), 3, "f4"), other]
+    batch = stacked(*arrays)
+    np.testing.assert_array_equal(batch, np.stack(arrays))
+    assert batch.dtype == np.result_type(*arrays)
+    assert batch.flags.writeable and batch.flags.aligned and not np.shares_memory(batch, other)
+    with pytest.raises(ShapeMismatch, match="component 0 has different shapes"):
+        stacked(*arrays, np.ones((512, 2), "f4"))
 
 
 SHAPES = st.lists(st.lists(st.integers(0, 3), max_size=3).map(tuple), min_size=2, max_size=5)
@@ -364,9 +375,10 @@ def test_a_worker_batches_in_its_own_memory_whatever_the_components():
         return made[-1]
 
     with allocating(make):
-        batch = stack([[np.ones((2, 2), "f4"), k, float(k), np.int64(k), np.ones(())] for k in range(3)])
-    assert [array is own for array, own in zip(batch, made, strict=True)] == [True] * 5
-    assert [array.dtype.name for array in batch] == ["float32", "int32", "float32", "int64", "float64"]
+        image = np.ones((20, 20), "f4")
+        batch = stack([[np.ones((2, 2), "f4"), k, float(k), np.int64(k), np.ones(()), image] for k in range(3)])
+    assert [array is own for array, own in zip(batch, made, strict=True)] == [True] * 6
+    assert [array.dtype.name for array in batch] == ["float32", "int32", "float32", "int64", "float64", "float32"]
     assert batch[1].tolist() == [0, 1, 2]
 
 
