@@ -342,7 +342,6 @@ KEPT = {
     "Event": lambda: Keeping(threading.Event(), lambda df: df.kept.is_set(), toggle),
     "Semaphore": lambda: Keeping(threading.Semaphore(20), acquire),
     "ChainMap": lambda: Keeping(ChainMap({}, {"n": 1}), count_in_map),
-    "local": lambda: Keeping(of_local(0), count_here),
     "StringIO": lambda: Keeping(io.StringIO("text"), write_text),
     "BytesIO": lambda: Keeping(io.BytesIO(bytes(range(50))), read_byte),
     "file": lambda: Keeping(opened("rb"), read_byte),
@@ -1003,6 +1002,10 @@ def test_a_datapoint_of_an_input_is_given_though_its_source_holds_it_too():
                 self.last = [*self.last[-1:], dp]
 
     check_resuming(lambda: Last(DataFromList([[k] for k in range(NUM)], shuffle=True)))
+
+
+def test_what_a_thread_keeps_for_itself_is_given_to_that_thread():
+    check_resuming(lambda: Keeping(of_local(0), count_here))
 
 
 def test_another_file_is_refused(tmp_path):
