@@ -506,7 +506,10 @@ def _describe(value: Any, budget: _Budget, *, is_element: bool = False) -> Any:
     if kind in (range, slice) or _top(kind.__module__) in _OF_VALUES:
         return _describe_made(value, kind, budget)
     if kind in (io.StringIO, io.BytesIO) and not value.closed:
-        return [kind.__name__, _describe(value.getvalue(), budget), value.tell()]
+        content, position = value.getvalue(), value.tell()
+        if position > len(content):  # a write there would fill what is between
+            raise _CannotBeGiven(f"{kind.__name__} at {position}, behind its end")
+        return [kind.__name__, _describe(content, budget), position]
     budget.has_objects |= is_element
     if isinstance(value, io.IOBase):
         return _describe_file(value)
@@ -697,6 +700,8 @@ def _made_anew(old: Any, description: Sequence[Any]) -> Any:
 
 
 def _made_file(old: Any, position: int, name: str) -> Any:
+    if type(position) is not int or position < 0:
+        raise ValueError(f"{position!r} is no position in a file")
     if old is not None:
         old.seek(position)
     return old
@@ -706,7 +711,8 @@ def _made_in_memory(old: Any, kind: type, content: Any, position: int) -> Any:
     made: Any = old if type(old) is kind else kind()
     made.seek(0)
     made.truncate()
-    made.write(make(content, None))
+    if made.write(make(content, None)) < position:
+        raise ValueError(f"{position} is behind the end")
     made.seek(position)
     return made
 

@@ -792,6 +792,10 @@ EASY, HARD = EASY_AND_HARD = [SimpleNamespace(epoch=1), SimpleNamespace(epoch=2)
 _TWICE = "was not there at first, and something else holds it"
 
 REFUSED = {
+    "behind the end": (
+        holding(io.BytesIO, lambda df: df.kept.seek(df.kept.tell() + 1)),
+        "BytesIO at 6, behind its end",
+    ),
     "memoryview": (holding(lambda: memoryview(bytearray(8)), increment), "memoryview of shape"),
     "mask": (holding(lambda: np.ma.masked_less(np.arange(5), 1), value_of_none, mask_one), "MaskedArray of shape"),
     "one object in an array": (
@@ -1110,6 +1114,12 @@ def test_a_function_may_not_begin_a_flow_that_keeps_something():
         [{"kept": ["eval", 1]}],
         [{"kept": ["made", "builtins", "eval", ["tuple", ["1"]]]}],
         [{"kept": ["made", "datetime", "date", ["tuple", ["today"]]]}],
+        [{"kept": ["file", -1, "name"]}],
+        [{"kept": ["file", "1", "name"]}],
+        [{"kept": ["BytesIO", ["bytes", ""], 1 << 40]}],
+        [{"kept": ["BytesIO", "text", 0]}],
+        [{"kept": ["new", 5]}],
+        [{"kept": ["BitGenerator", "eval", {}]}],
         [{"kept": ["made", "this", "s", ["tuple", []]]}],
         [{"kept": ["made", "fractions", "Fraction", ["tuple", ["1e999999999"]]]}],
         [{"kept": functools.reduce(lambda inner, _: [inner], range(100_000), [])}],
