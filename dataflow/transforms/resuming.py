@@ -327,7 +327,9 @@ class ResumableData(ProxyDataFlow[T_co]):
                     mark.num_certain = before.num_certain
             is_at_begin = not mark.num_skipped and not mark.begin
             if not is_at_begin and known_length(self):
-                mark.p, mark.num_skipped, mark.begin, mark.num_before = self._place(mark)
+                # A rank that has nothing left goes on with its first step, before which all ranks have the same state.
+                place = self._place(mark, on_any_rank=True)
+                mark.p, mark.num_skipped, mark.begin, mark.num_before = place
                 flow_state.passes = max(flow_state.passes, mark.p + 1)
         if is_at_begin:
             return self._count(mark, stream)

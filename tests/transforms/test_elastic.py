@@ -570,6 +570,23 @@ def test_all_ranks_save_the_same_state(tail):
             states_of(ranks)
 
 
+def test_all_ranks_save_the_same_state_before_the_first_step_though_some_have_nothing_left():
+    def make(rank, world_size):
+        return ResumableData(BatchData(ShardData(numbers(7), rank, world_size, "keep"), 1, use_list=True))
+
+    df = make(0, 2)
+    iterator = iter(df)
+    for _ in range(3):
+        next(iterator)
+    ranks = [make(rank, 3) for rank in range(3)]
+    for other in ranks:
+        other.load_state_dict(df.state_dict())
+    iterators = list(map(iter, ranks))
+    assert states_of(ranks)["position"] == 6
+    assert [next(iterator)[0] for iterator in iterators] == [[6], [1], [2]]
+    assert [[dp[0] for dp in iterator] for iterator in iterators] == [[], [[4]], [[5]]]
+
+
 def test_without_a_seed_there_is_one_state_or_none():
     states_of([batches(rank, 3, 4) for rank in range(3)])
     df = ResumableData(RandomMapData(ShardData(numbers(6), 0, 2), drawn))

@@ -403,8 +403,8 @@ def test_what_another_thread_skips_as_a_loop_begins_is_skipped(monkeypatch):
     original = ResumableData._place
     skipping = threading.Thread(target=df.skip, args=[2])
 
-    def place(self, mark):
-        found = original(self, mark)
+    def place(self, mark, **options):
+        found = original(self, mark, **options)
         skipping.start()
         skipping.join(0.2)  # it has to wait until the loop has begun
         return found
