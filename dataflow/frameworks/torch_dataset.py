@@ -20,7 +20,7 @@ from dataflow.protocol.seeding import current_root, fresh_root
 from dataflow.protocol.state import FirstCalls, Promise, state_of
 from dataflow.runners.worker_node import WorkerNode
 from dataflow.system.pickling import dumps, imported_main, loads
-from dataflow.transforms.resuming import ResumableData, Resumed
+from dataflow.transforms.resuming import ResumableData, Resumed, begin_of
 from dataflow.transforms.sharding import ShardData, Tail, place
 
 __all__ = ["FlowDataset", "to_torch"]
@@ -176,9 +176,9 @@ class FlowDataset:
             return {**resumable.state_dict(), "over": _is_over(self._state), "workers": num_workers}
         if self._begun is None:
             flow_state = state_of(flow)
-            if not self._df._df_endless:
-                flow_state.part(Resumed).bookmark = None  # of the iteration before
-            flow_state.passes = self._coming(worker)
+            resumed_at, flow_state.passes = flow_state.part(Resumed), self._coming(worker)
+            if resumed_at.bookmark is None or not self._df._df_endless:  # otherwise it goes on after the one before
+                resumed_at.bookmark = begin_of(flow_state, flow_state.passes)
             return {**resumable.state_dict(), "over": False, "workers": num_workers}
         # A loop that has ended continues with the next pass. But a worker waits until the others have ended, too.
         state = resumable.state_dict()

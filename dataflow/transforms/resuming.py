@@ -30,7 +30,7 @@ from dataflow.transforms.elastic import Change, Division, division_of, has_dropp
 from dataflow.transforms.indexing import consecutive, onwards
 from dataflow.transforms.sharding import batches_of
 
-__all__ = ["ResumableData", "Resumed"]
+__all__ = ["ResumableData", "Resumed", "begin_of"]
 
 _log = logging.getLogger("dataflow.transforms")
 
@@ -111,7 +111,7 @@ class ResumableData(ProxyDataFlow[T_co]):
         """
         flow_state = state_of(self)
         with flow_state.lock:
-            mark = flow_state.part(Resumed).bookmark or _begin_of(flow_state)
+            mark = flow_state.part(Resumed).bookmark or begin_of(flow_state)
             asked = mark.num_asked_left > 0
             while True:
                 kept = mark.kept
@@ -298,7 +298,7 @@ class ResumableData(ProxyDataFlow[T_co]):
         flow_state = state_of(self)
         resumed_at = flow_state.part(Resumed)
         with flow_state.lock:
-            mark = resumed_at.bookmark = resumed_at.bookmark or _begin_of(flow_state)
+            mark = resumed_at.bookmark = resumed_at.bookmark or begin_of(flow_state)
             if mark.num_skipped + num > _LARGEST:
                 raise ValueError(f"ResumableData: num must be an integer ≤ {_LARGEST - mark.num_skipped}, got {num}")
             mark.num_skipped += num
@@ -460,12 +460,12 @@ class Resumed:
     bookmark: _Bookmark | None = None
 
 
-def _begin_of(state: FlowState) -> _Bookmark:
-    """The bookmark before the first iteration.
+def begin_of(state: FlowState, p: int = 0) -> _Bookmark:
+    """The bookmark at the beginning of pass `p`; before the first iteration, that is pass 0.
 
-    Its pass is 0, also while another thread begins that iteration and has only counted it.
+    The number of passes in `state` does not say it: another thread may have counted an iteration that it only begins.
     """
-    return _Bookmark(0, Stream(state.root(), drawn=current_root() is None and not state.fixed))
+    return _Bookmark(p, Stream(state.root(), drawn=current_root() is None and not state.fixed))
 
 
 def _not_whole(position: int, per_step: int) -> str:
