@@ -33,6 +33,8 @@ from dataflow.protocol.state import FlowState, state_of
 __all__ = ["found_inputs", "made_by_code", "super_pass", "tracked_reset", "wrap_user_node"]
 
 _MADE_BY_CODE: Final = "_df_made_by_code"
+_NO_FLOWS: Final = frozenset({FlowState, type(None), bool, int, float, str})
+"""Types of attributes that are not searched: inputs are asked for several times as a pass begins."""
 
 
 def wrap_user_node(cls: Any) -> None:
@@ -88,7 +90,7 @@ def found_inputs(df: Any) -> tuple[Any, ...]:
     found: dict[int, Any] = {}
     made = vars(df).get(_MADE_BY_CODE, ())
     for name, value in vars(df).copy().items():
-        if not (flows := flows_in(value)):
+        if type(value) in _NO_FLOWS or not (flows := flows_in(value)):
             continue
         if name not in made and any(_has_made(df, flow) for flow in flows):
             vars(df)[_MADE_BY_CODE] = made = (*made, name)
