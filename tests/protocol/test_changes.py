@@ -578,6 +578,10 @@ CHANGES = {  # of one element
         lambda: np.arange(10**7).reshape(-1, 1000),
         lambda held: held.__setitem__([57, 58], held[[58, 57]]),
     ),
+    "alike rows that are reversed": (
+        lambda: np.tile(np.arange(1024), (1 << 12, 1)),
+        lambda held: held.__setitem__(slice(None), held[:, ::-1].copy()),
+    ),
     "large array with gaps": (lambda: np.zeros(10**7)[::2], lambda held: held.__setitem__(0, 1)),
     "array that is too large": (lambda: np.zeros(300 << 20, np.uint8), lambda held: held.__setitem__(0, 1)),
     "large array": (lambda: np.zeros(10**7), lambda held: np.add(held, 1, out=held)),

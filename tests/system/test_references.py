@@ -4,9 +4,10 @@ import sys
 import types
 from itertools import count
 
+import numpy as np
 import pytest
 
-from dataflow.system.references import MISSING, held_by, imports_of, library_of, reads_of
+from dataflow.system.references import MISSING, array_checksum, held_by, imports_of, library_of, reads_of
 
 NUMBERS = count()
 
@@ -84,3 +85,9 @@ def test_what_stands_for_a_module_belongs_to_no_library(monkeypatch):
     name = f"module_{next(NUMBERS)}_of_references"
     monkeypatch.setitem(sys.modules, name, types.SimpleNamespace())
     assert library_of(name) is None
+
+
+def test_a_large_array_and_its_transpose_differ():
+    array = np.random.default_rng(0).random((2048, 2048))
+    assert array_checksum(array) != array_checksum(array.T)
+    assert array_checksum(array) == array_checksum(array.copy())
