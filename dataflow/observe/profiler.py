@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
@@ -454,13 +455,14 @@ def _run_copies(df: DataFlow, num_copies: int, num_kept: int, seconds: float) ->
         return num, num / max(taken, 1e-9), cpu
 
     flows = [_copy_without_workers(df)[id(df)] for _ in range(num_copies)]
-    if num_copies == 1:
-        found = [run(flows[0])]
-    else:
-        with ThreadPoolExecutor(num_copies) as threads:
-            found = list(threads.map(run, flows))
-    for flow in flows:
-        close_flow(flow)
+    with ExitStack() as closing:
+        for flow in flows:
+            closing.callback(close_flow, flow)
+        if num_copies == 1:
+            found = [run(flows[0])]
+        else:
+            with ThreadPoolExecutor(num_copies) as threads:
+                found = list(threads.map(run, flows))
     num = sum(made for made, *_ in found)
     return num, sum(rate for _, rate, _ in found), fmean(cpu for *_, cpu in found) / num
 
@@ -607,8 +609,10 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
     copies = _copy_without_workers(df)
     top = copies[id(df)]
     meter = _Meter(top)
-    num_metered = meter.run(seconds * 0.4)
-    close_flow(top)
+    try:
+        num_metered = meter.run(seconds * 0.4)
+    finally:
+        close_flow(top)
     num, rate, cpu = _run_copies(df, 1, 0, seconds * 0.25)
     num_threads = max(2, min(8, cores))
     num_kept = min(_AHEAD, int(_KEPT_BYTES / max(1, meter.seen[id(top)].nbytes)))

@@ -292,5 +292,33 @@ def test_a_flow_that_is_empty_or_used_up_cannot_be_measured(num):
             profile(df, SHORT)
 
 
+class Recorded(ProxyDataFlow):
+    """Records the ids of the copies that have begun, and were closed; one of them raises."""
+
+    def __init__(self, ds, num_before):
+        super().__init__(ds)
+        self.num_before = num_before
+        self.begun, self.closed = [], []  # shared by all copies
+
+    def __iter__(self):
+        if id(self) not in self.begun:
+            self.begun.append(id(self))
+        if len(self.begun) > self.num_before:
+            raise LookupError("planted")
+        yield from self.ds
+
+    def close(self):
+        self.closed.append(id(self))
+        super().close()
+
+
+@pytest.mark.parametrize("num_before", [0, 1])
+def test_copies_are_closed_when_one_of_them_raises(num_before):
+    df = Recorded(numbers(), num_before)
+    with pytest.raises(LookupError, match="planted"):
+        profile(df, SHORT)
+    assert len(df.begun) == num_before + 1 and all(map(df.closed.__contains__, df.begun))
+
+
 def test_it_is_a_public_name():
     assert dataflow.profile is profile
