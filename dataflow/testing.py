@@ -24,7 +24,7 @@ from dataflow.errors import DataFlowTerminated, Dropped, NotReentrant, NotReprod
 from dataflow.protocol.base import DataFlow, require_flow
 from dataflow.protocol.digests import difference, digest
 from dataflow.protocol.parameters import start_methods as known_start_methods
-from dataflow.protocol.passes import known_length, walk
+from dataflow.protocol.passes import known_length, walk, without_order
 from dataflow.protocol.seeding import current_root, seed
 from dataflow.protocol.state import Drops, state_of
 from dataflow.runners.runners import MultiProcessRunnerZMQ, MultiThreadRunner
@@ -160,7 +160,7 @@ class _Check:
         self._num = num
         with self._make() as df:
             self.is_outermost = df._df_counts_passes  # as ResumableData, which no runner may wrap
-            self.has_order = all(node._df_reproducible for node in walk(df, everywhere=True))
+            self.has_order = without_order(df) is None
             knows = df._df_continuing() is not None or df._df_endless
         self.continues = knows if continues is None else continues
         self._expected: list[list[bytes]] = []

@@ -60,6 +60,7 @@ __all__ = [
     "until_closed",
     "user_pass",
     "walk",
+    "without_order",
 ]
 
 
@@ -252,13 +253,18 @@ def makes_passes_by_code(df: Node) -> bool:
 
 def require_order(df: Node, owner: str, problem: str) -> None:
     """Raise `NotReproducible` if a node has no defined order: the message says who needs one, and the problem."""
-    for node in walk(df, everywhere=True):
-        if not node._df_reproducible:
-            name = type(node).__name__
-            cure = "Give a runner strict=True or one worker; put the datapoints of a queue into a list"
-            if is_unordered_only(node):
-                cure = f"Leave out ordered=False of {name}"
-            raise NotReproducible(f"{owner}the order of the datapoints of {name} is not defined, so {problem}. {cure}")
+    node = without_order(df)
+    if node is not None:
+        name = type(node).__name__
+        cure = "Give a runner strict=True or one worker; put the datapoints of a queue into a list"
+        if is_unordered_only(node):
+            cure = f"Leave out ordered=False of {name}"
+        raise NotReproducible(f"{owner}the order of the datapoints of {name} is not defined, so {problem}. {cure}")
+
+
+def without_order(df: Node) -> Any:
+    """The first node of a flow, from above, whose datapoints have no defined order; None if all have one."""
+    return next((node for node in walk(df, everywhere=True) if not node._df_reproducible), None)
 
 
 def is_unordered_only(node: Any) -> bool:
@@ -307,7 +313,8 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     frame = id(sys._getframe())
     running_passes[frame] = RunningPass(df, p, stream)
     code = state_of(df).part(UserCode)
-    if code.made_in is None:  # what code makes anew for each of its passes keeps nothing
+    may_keep = code.made_in is None  # what code makes anew for each of its passes keeps nothing
+    if may_keep:
         begin_pass(df)
     before = describe(df) if stream.standalone else None
     try:
@@ -324,7 +331,8 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
         raise
     finally:
         del running_passes[frame]
-        end_pass(df)
+        if may_keep:
+            end_pass(df)
         if before is not None:
             part, after = state_of(df).part(Kept), describe(df)
             part.changed = next((name for name in after if after[name] != before.get(name)), part.changed)

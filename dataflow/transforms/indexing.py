@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dataflow.errors import Dropped, TimeoutError
 from dataflow.protocol.base import DataFlow
 from dataflow.protocol.datapoint import HOLE, present
-from dataflow.protocol.passes import picked_here, walk
+from dataflow.protocol.passes import picked_here, walk, without_order
 from dataflow.protocol.pauses import paused, pausing
 from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import Drops, state_of
@@ -75,11 +75,7 @@ def pass_from(df: DataFlow, p: int, num_taken: int | None, stream: Stream) -> It
     """
     if num_taken is not None and df._df_endless and df._df_addressable:
         return present(df._df_at(onwards(p * num_taken, num_taken), stream))
-    if (
-        df._df_addressable
-        and not df._df_endless
-        and not all(node._df_reproducible for node in walk(df, everywhere=True))
-    ):
+    if df._df_addressable and not df._df_endless and without_order(df) is not None:
         return pass_by_index(df, p, stream)
     return df._df_run_pass(p, stream)
 

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, get_args
 from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.protocol.parameters import whole_number
-from dataflow.protocol.passes import is_unordered_only, known_length, promise, require_seed, walk
+from dataflow.protocol.passes import is_unordered_only, known_length, promise, require_seed, walk, without_order
 from dataflow.protocol.pauses import Pause, paused, pausing
 from dataflow.protocol.seeding import Spread, Stream
 from dataflow.protocol.state import Promise, state_of
@@ -219,7 +219,7 @@ def batches_of(ds: DataFlow) -> GroupedData | None:
 
 
 def _require_order(ds: DataFlow, world_size: int) -> None:
-    mixed = next((node for node in walk(ds, everywhere=True) if not node._df_reproducible), None)
+    mixed = without_order(ds)
     if mixed is not None:
         name = mixed._df_title
         cure = f"Leave out ordered=False of {name}" if is_unordered_only(mixed) else f"Pass strict=True to {name}"
