@@ -23,6 +23,7 @@ from dataflow.transforms.mapping import MapData
 from dataflow.transforms.repeating import RepeatedData
 from dataflow.transforms.shuffling import LocallyShuffleData
 from tests.support.contract import seeded
+from tests.support.flows import listed, overtaking
 
 Sample = namedtuple("Sample", "image label")
 
@@ -359,14 +360,6 @@ def test_a_list_that_has_grown_is_read_again():
     ids=["map", "runner"],
 )
 def test_a_cache_that_is_left_early_has_each_datapoint_of_an_unordered_input_once(make):
-    has_overtaken = threading.Event()
-
-    def func(dp):
-        if dp[0] == 20:
-            has_overtaken.set()
-        assert dp[0] or has_overtaken.wait(60)
-        return dp
-
-    with CacheData(make(DataFromList([[k] for k in range(40)], shuffle=False), func), shuffle=False) as df:
+    with CacheData(make(listed(40), overtaking()), shuffle=False) as df:
         assert next(iter(df)) == [0], "indexes are read in order"
         assert sorted(df) == sorted(df) == [[k] for k in range(40)]

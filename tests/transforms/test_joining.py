@@ -1,5 +1,4 @@
 import itertools
-import threading
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from dataflow.transforms.repeating import RepeatedData
 from dataflow.transforms.selecting import FlattenData
 from dataflow.transforms.shuffling import LocallyShuffleData
 from tests.support.contract import OldStyle, seeded
+from tests.support.flows import listed, overtaking
 
 
 def numbers(n, start=0):
@@ -159,14 +159,5 @@ def test_inputs_are_one_or_more_flows(node):
     ids=["map", "runner below batches"],
 )
 def test_datapoints_of_an_unordered_input_stand_beside_those_of_their_place(make):
-    has_overtaken = threading.Event()
-
-    def func(dp):
-        if dp[0] == 20:
-            has_overtaken.set()
-        assert dp[0] or has_overtaken.wait(60)
-        return dp
-
-    numbers = DataFromList([[k] for k in range(40)], shuffle=False)
-    with JoinData([numbers, make(numbers, func)]) as df:
+    with JoinData([listed(40), make(listed(40), overtaking())]) as df:
         assert [(dp[0], *np.ravel(dp[1])) for dp in df] == [(k, k) for k in range(40)]
