@@ -581,11 +581,11 @@ def open_flow(df: Node, stream: Stream) -> None:
     A user's `reset_state` may not reset its input, so every node is checked, not only the first.
     """
     with state_of(df).lock:  # of two threads that begin, one resets
-        ready = {state for node in walk(df) if (state := state_of(node)).ready}
-        if all(state_of(node) in ready for node in walk(df)):
-            return
-        assign_streams(df, stream)
-        reset_in_round(lambda done: _reset_all(df), ready)
+        states = [*map(state_of, walk(df))]
+        ready = [state for state in states if state.ready]
+        if len(ready) < len(states):
+            assign_streams(df, stream)
+            reset_in_round(lambda done: _reset_all(df), ready)
 
 
 def _reset_all(df: Node) -> None:
