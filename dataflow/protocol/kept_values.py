@@ -119,9 +119,8 @@ def held_over(df: Any) -> dict[str, Any]:
 
 
 def _not_replaced(df: Any, part: Kept) -> dict[str, Any]:
-    held = [some for some in (part.begun, part.iterators) if some]  # mostly none
-    found = _attributes(df) if held else ()
-    return {name: value for name, value in found if any(some.get(name, df) is value for some in held)}
+    held = (part.begun, part.iterators)
+    return {name: value for name, value in _attributes(df) if any(some.get(name, df) is value for some in held)}
 
 
 def _describe_held_over(iterator: Any) -> list[str]:
