@@ -459,6 +459,7 @@ class _Rewriter:
     def _import(self, statement: Any) -> None:
         added: list[str] = []
         replaced: dict[Any, str] = {}
+        renamed: dict[Any, str] = {}  # which the program goes on calling by its own name for it
         for alias in statement.names:
             dotted = self._dotted(alias.name)
             if dotted.partition(".")[0] not in self.packages:
@@ -471,7 +472,7 @@ class _Rewriter:
             elif dotted == _OURS:
                 self._uses_of_module(binding, local or _OURS, _OURS, local or _OURS)
             elif isinstance(target, MovedModule) and local is not None:
-                self._replace(alias.name, target.module)
+                renamed[alias] = target.module
                 self._uses_of_module(binding, local, dotted, local)
             elif isinstance(target, MovedModule) or self._uses_dataflow(binding, local or dotted):
                 bound, text = self._bound()
@@ -482,6 +483,11 @@ class _Rewriter:
                     replaced[alias] = text
                 elif len(self.edits) > num_edits:
                     added.append(text)
+        if replaced or added:  # the statement is laid out again
+            replaced |= {alias: f"import {module} as {alias.asname.name.value}" for alias, module in renamed.items()}
+        else:
+            for alias, module in renamed.items():
+                self._replace(alias.name, module)
         self._rewrite_import(statement, replaced, added)
 
     def _uses_dataflow(self, binding: _Binding | None, written: str) -> bool:

@@ -433,6 +433,10 @@ def test_a_keyword_that_is_given_twice_is_left():
             "import elektronn2.training.parallelisation\nimport dataflow\ndataflow.SharedQ, elektronn2.other",
         ),
         ("import tensorpack.dataflow\nx = tensorpack.dataflow", "import dataflow\nx = dataflow"),
+        (
+            "import os, tensorpack.dataflow.common as c, tensorpack.dataflow.raw\nc, tensorpack.dataflow.raw.FakeData",
+            "import os\nimport dataflow\nimport dataflow as c\nc, dataflow.FakeData",
+        ),
         ("import tensorpack.dataflow as D\nx = D", "import dataflow as D\nx = D"),
         (
             "import tensorpack.dataflow, tensorpack.dataflow.common\ntensorpack.dataflow.BatchData",
