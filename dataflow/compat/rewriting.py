@@ -530,7 +530,7 @@ class _Rewriter:
             return
         target = target_of(module)
         brought = star_names(module)
-        whole = module == "tensorpack"
+        whole = module in {"tensorpack", "tensorpack.utils", "tensorpack.utils.utils"}  # which bring other names, too
         if not whole and not isinstance(target, MovedModule) and module != _OURS:
             if isinstance(target, Missing):
                 self._find(statement, "left", f"{module}.*", target.text)
@@ -559,7 +559,9 @@ class _Rewriter:
         if whole:
             if explicit:
                 kept = [self._code(statement)] if others or missing else []
-                names = [] if self._star_follows(statement) else [f"from {_OURS} import {', '.join(sorted(explicit))}"]
+                if self._star_follows(statement):  # which brings what has the name that it has here
+                    explicit = {text for text in explicit if " as " in text}
+                names = [f"from {_OURS} import {', '.join(sorted(explicit))}"] if explicit else []
                 self._replace_statement(statement, [*kept, *names])
             return
         assert isinstance(target, MovedModule) or module == _OURS

@@ -453,6 +453,14 @@ def test_a_keyword_that_is_given_twice_is_left():
         ("import tensorpack.dataflow\ndataflow = 1\ntensorpack.dataflow.raw.FakeData", "import dataflow as dataflow_"),
         ("from tensorpack.utils import *\nlogger", "from tensorpack.utils import *\nlogger"),
         (
+            "from tensorpack.utils import *\nlogger, fix_rng_seed(3)",
+            "from tensorpack.utils import *\nfrom dataflow import seed as fix_rng_seed\nlogger, fix_rng_seed(3)",
+        ),
+        (
+            "from tensorpack import *\nfrom tensorpack.dataflow import *\nfix_rng_seed(BatchData)",
+            "from dataflow import seed as fix_rng_seed\nfrom dataflow import *\nfix_rng_seed(BatchData)",
+        ),
+        (
             "from tensorpack import *  # first\nfrom tensorpack.dataflow import *\nBatchData",
             "pass  # first\nfrom dataflow import *\nBatchData",
         ),
