@@ -205,6 +205,7 @@ class _Rewriter:
         self.perhaps: dict[Any, str] = {}  # the same, where the program also gives the name another meaning
         self.theirs: dict[Any, str] = {}  # by node: the name of tensorpack, outside of its dataflow, that it is
         self.bindings: list[_Binding] = []
+        self.variables: set[Any] = set()  # names of which no use is certain to be a function or a class
         self.unresolved: dict[Any, None] = {}  # names that the program does not define: star imports may bring them
         self.seen: set[tuple[Any, str]] = set()  # import statements after the changes, each with its block
 
@@ -232,6 +233,14 @@ class _Rewriter:
             for access in scope.accesses:
                 if not access.referents and isinstance(access.node, self.cst.Name):
                     self.unresolved[access.node] = None
+                elif not any(map(self._is_a_definition, access.referents)):
+                    self.variables.add(access.node)
+
+    def _is_a_definition(self, assignment: Any) -> bool:
+        """Whether an assignment says what its name is: an import, a function or a class."""
+        definitions = (self.cst.FunctionDef, self.cst.ClassDef)
+        is_variable = type(assignment) is self.metadata.Assignment
+        return not is_variable or isinstance(assignment.node, definitions)
 
     def _bind(self, scope: Any, assignment: Any) -> None:
         statement, alias = assignment.node, self._alias_of(assignment)
@@ -599,6 +608,8 @@ class _Rewriter:
                     self._arguments_perhaps(node, name)
                 elif (name := self._called(node, self.theirs)) in TAKES_OWN_FLOWS_AS:
                     self._arguments_of_a_trainer(node, name)
+                elif isinstance(node.func, self.cst.Subscript) or node.func in self.variables:
+                    self._arguments_of_a_variable(node)
 
     def _called(self, call: Any, names: dict[Any, str]) -> str | None:
         """The name, of `names`, of the class whose constructor gets the arguments of `call`."""
@@ -682,6 +693,17 @@ class _Rewriter:
             if now := KEYWORDS.get(name, {}).get(self._keyword(argument)):
                 text = f"is called {now} in this library; it stays because {written} has another meaning here, too"
                 self._find(argument, "left", self._keyword(argument), text)
+
+    def _arguments_of_a_variable(self, call: Any) -> None:
+        """Report old parameters of a call of what may be a class of the predecessors."""
+        for argument in call.args:
+            old = self._keyword(argument)
+            if not old.startswith("nr_"):  # others are those of many functions
+                continue
+            for name in sorted(set(self.names.values())):
+                if now := KEYWORDS.get(name, {}).get(old):
+                    self._find(argument, "left", old, f"is called {now}, if this calls {name}")
+                    break
 
     def _arguments_of_a_trainer(self, call: Any, name: str) -> None:
         first = TAKES_OWN_FLOWS_AS[name]
