@@ -590,10 +590,8 @@ class _Rewriter:
     def _star_follows(self, statement: Any) -> bool:
         """Whether a later star import brings the names of the dataflow."""
         after = self.spans[statement].start
-        return any(
-            self.spans[other].start > after and isinstance(target_of(self._dotted(other.module)), MovedModule)
-            for other in self._stars(self.nodes)
-        )
+        modules = (self._dotted(other.module) for other in self._stars(self.nodes) if self.spans[other].start > after)
+        return any(module == _OURS or isinstance(target_of(module), MovedModule) for module in modules)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 

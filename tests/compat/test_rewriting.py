@@ -474,11 +474,17 @@ make(nr_proc=2, kind=runner(FakeData([[2]]), num_proc=2, nr_thread=4))
             "from dataflow import seed as fix_rng_seed\nfrom dataflow import *\nfix_rng_seed(BatchData)",
         ),
         (
+            "from tensorpack import *\nfrom tensorpack.dataflow import *\nlogger, BatchData",
+            "from tensorpack import *\nfrom dataflow import *\nlogger, BatchData",
+        ),
+        (
             "from tensorpack import *  # first\nfrom tensorpack.dataflow import *\nBatchData",
             "pass  # first\nfrom dataflow import *\nBatchData",
         ),
     ],
 )
 def test_forms_of_imports(before, after):
-    assert text_of(before).startswith(after)
-    compile(text_of(before), "program", "exec")
+    once = text_of(before)
+    assert once.startswith(after)
+    compile(once, "program", "exec")
+    assert text_of(once) == once
