@@ -478,17 +478,18 @@ class _Rewriter:
             local = alias.asname.name.value if alias.asname is not None else None
             if isinstance(target, Missing):
                 self._find_missing(alias, binding, dotted, target)
-            elif dotted == _OURS:
+            binds_all = local is None and dotted.startswith("tensorpack.")  # all of tensorpack can be used after it
+            if dotted == _OURS:
                 self._uses_of_module(binding, local or _OURS, _OURS, local or _OURS)
             elif isinstance(target, MovedModule) and local is not None:
                 renamed[alias] = target.module
                 self._uses_of_module(binding, local, dotted, local)
-            elif isinstance(target, MovedModule) or self._uses_dataflow(binding, local or dotted):
+            elif isinstance(target, MovedModule) or binds_all or self._uses_dataflow(binding, local or dotted):
                 bound, text = self._bound()
-                # All of tensorpack can be used after `import tensorpack.dataflow`.
-                name = "tensorpack" if local is None and dotted.startswith("tensorpack.") else dotted
+                name = "tensorpack" if binds_all else dotted
                 num_edits = len(self.edits)
-                if self._uses_of_module(binding, local or name, name, bound):
+                is_complete = self._uses_of_module(binding, local or name, name, bound)
+                if is_complete and (dotted == "tensorpack" or isinstance(target, MovedModule)):
                     replaced[alias] = text
                 elif len(self.edits) > num_edits:
                     added.append(text)

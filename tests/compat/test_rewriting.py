@@ -447,6 +447,11 @@ make(nr_proc=2, kind=runner(FakeData([[2]]), num_proc=2, nr_thread=4))
         ),
         ("import tensorpack.dataflow\nx = tensorpack.dataflow", "import dataflow\nx = dataflow"),
         (
+            "import tensorpack.dataflow.dftools\ntensorpack.dataflow.MapData",
+            "import tensorpack.dataflow.dftools\nimport dataflow\ndataflow.MapData",
+        ),
+        ("import tensorpack.models\nMapData", "import tensorpack.models\nMapData"),
+        (
             "import os, tensorpack.dataflow.common as c, tensorpack.dataflow.raw\nc, tensorpack.dataflow.raw.FakeData",
             "import os\nimport dataflow\nimport dataflow as c\nc, dataflow.FakeData",
         ),
