@@ -505,10 +505,10 @@ def _check_ints(values: list[Any], key: Any, dtype: np.dtype[Any]) -> None:
     ints = [value for value in values if isinstance(value, int)]
     if min(ints) < limits.min or max(ints) > limits.max:
         wrong = next(value for value in ints if not limits.min <= value <= limits.max)
+        wider = "Pass int_dtype=np.int64 to the batching node, or yield" if dtype != np.int64 else "Yield"
         raise OverflowError(
             f"component {key!r} holds the Python int {wrong}, which does not fit into {dtype} (Python ints are "
-            f"batched as {dtype}). Pass int_dtype=np.int64 to the batching node, or yield a numpy scalar of the dtype "
-            "you want, for example np.int64"
+            f"batched as {dtype}). {wider} a numpy scalar of the dtype you want, for example np.uint64"
         )
 
 

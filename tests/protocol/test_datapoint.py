@@ -494,8 +494,9 @@ def test_python_ints_have_the_dtype_that_is_asked_for(code):
     assert batch.tolist() == [limits.max, limits.min] and nested.tolist() == [[limits.min], [limits.max]]
     assert (batch.dtype, nested.dtype, mixed.dtype) == (dtype, dtype, dtype)
     for values in ([limits.max + 1, 0], [2**80, 0], [[0], [limits.min - 1]], [limits.max + 1, np.int8(1)]):
-        with pytest.raises(OverflowError, match=f"does not fit into {dtype}"):
+        with pytest.raises(OverflowError, match=f"does not fit into {dtype}") as caught:
             stack([[value] for value in values], int_dtype=dtype)
+        assert ("int_dtype=np.int64" in str(caught.value)) == (dtype != np.int64)
 
 
 class TestCommonDtype:
