@@ -87,7 +87,7 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
             into it. The message names the component, the document and the dtypes.
         ShapeMismatch: The columns of a document differ in length, a component has several axes, or a document has
             another length than `lengths` says.
-        OverflowError: A document has more than 2^31 - 1 tokens.
+        OverflowError: A document has more than 2^31 - 1 tokens; or `lengths` add up to more than 2^62.
         NotAddressable: `lengths` is given, and a node below does more than reorder or map; the message names it.
         Dropped: `lengths` is given, and a map below dropped a document.
 
@@ -330,6 +330,11 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
             shown = repr(lengths) if isinstance(lengths, str) else f"{found.dtype} {found.shape}"
             raise ValueError(
                 f"PackData: lengths are whole numbers from 0, one for each datapoint of the source, got {shown}"
+            )
+        if (num_tokens := float(found.sum(dtype=float))) > 2.0**62:
+            raise OverflowError(
+                f"PackData: lengths say that there are {num_tokens:.3g} tokens, at most 2^62 are possible. Give the "
+                "number of tokens of each datapoint"
             )
         self._require_one_length_each(found)
         return found.astype(np.int64)

@@ -395,6 +395,12 @@ def test_bad_parameters_are_named(options, error, message):
         PackData(listed([3, 2]), **{"size": 4, **options})
 
 
+@pytest.mark.parametrize("lengths", [[2**62, 2**62], np.array([2**63, 0], np.uint64)])
+def test_lengths_whose_sum_would_overflow_are_refused(lengths):
+    with pytest.raises(OverflowError, match=r"lengths say that there are 9\.22e\+18 tokens, at most 2\^62"):
+        PackData(listed([3, 2]), 4, lengths=lengths)
+
+
 @pytest.mark.parametrize(
     ("make", "name"),
     [
