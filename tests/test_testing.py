@@ -317,6 +317,17 @@ class ClosedForGood(Own):
             yield from self.ds
 
 
+class ClosingRaises(Own):
+    def close(self):
+        super().close()
+        raise OSError("closing")
+
+
+class OtherIndexes(Own):
+    def __getitem__(self, index):
+        return self.ds[index + 1]
+
+
 class GoesOn(Own):
     """Its loops have one iterator, and the second one begins it anew."""
 
@@ -391,6 +402,8 @@ BROKEN = {
     "a reset that appends": (ResetAppends, "reset: datapoint 0 of pass 0"),
     "a reset that rewinds": (ResetRewinds, "reset: datapoint 0 of pass 1"),
     "closing for good": (ClosedForGood, "independent: .* closed|closing"),
+    "an error in closing": (ClosingRaises, "closing: OSError"),
+    "other indexes": (OtherIndexes, "index access: datapoint 0 of pass 0 .*: it is number 1 there"),
     "one iterator for two loops": (GoesOn, "two loops at once"),
     "a lock": (WithLock, "copies: .*lock"),
     "an attribute that a pickle lacks": (Forgetful, "copies: datapoint 0 of pass 0"),
