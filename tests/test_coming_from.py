@@ -1,7 +1,7 @@
 """The tables of docs/coming-from.md: the calls of both sides give the same datapoints.
 
 Of each row, `ours` are calls that stand in it as they are run here, and `theirs` what the other library makes of the
-same data. tf.data is replaced by Python that does what its documentation says, because it cannot be installed here.
+same data. tf.data is replaced by Python that does the same: a test compares it with TensorFlow, if that is installed.
 """
 
 import itertools
@@ -466,6 +466,56 @@ def test_every_row_is_compared_or_says_why_not(library):
     for left, _ in rows_of(library):
         assert sum(left.startswith(start) for start in starts) == 1, left
     assert len(starts) == len(rows_of(library))
+
+
+def numbers_of(tf: Any) -> Any:
+    return tf.data.Dataset.range(10)
+
+
+def pair_of(tf: Any) -> tuple[Any, Any]:
+    return numbers_of(tf), numbers_of(tf).map(lambda k: k + 100)
+
+
+# The rows of tf.data in TensorFlow itself, as on the left side of the page.
+IN_TENSORFLOW: dict[str, tuple[Callable[[Any], Any], ...]] = {
+    "`from_tensor_slices`": (
+        lambda tf: tf.data.Dataset.from_tensor_slices(NAMES["dataset"]),
+        lambda tf: tf.data.Dataset.from_generator(NAMES["function"], tf.int64),
+        lambda tf: tf.data.Dataset.range(4),
+    ),
+    "`map(": (
+        lambda tf: numbers_of(tf).map(NAMES["func"], num_parallel_calls=4),
+        lambda tf: numbers_of(tf).map(NAMES["func"], num_parallel_calls=4, deterministic=False),
+    ),
+    "`shuffle(buffer_size)": (lambda tf: numbers_of(tf).shuffle(10),),
+    "`batch(n)": (lambda tf: numbers_of(tf).batch(4), lambda tf: numbers_of(tf).batch(4, drop_remainder=True)),
+    "`padded_batch": (lambda tf: numbers_of(tf).padded_batch(4),),
+    "`repeat(n)": (lambda tf: numbers_of(tf).repeat(4), lambda tf: numbers_of(tf).take(4)),
+    "`zip`": (
+        lambda tf: tf.data.Dataset.zip((numbers_of(tf), numbers_of(tf).map(lambda k: -k))),
+        lambda tf: numbers_of(tf).concatenate(numbers_of(tf).map(lambda k: -k)).batch(1),
+    ),
+    "`sample_from_datasets": (
+        lambda tf: tf.data.Dataset.sample_from_datasets(pair_of(tf), [0.5, 0.5]),
+        lambda tf: tf.data.Dataset.sample_from_datasets(pair_of(tf), [1.0, 0.0], stop_on_empty_dataset=True),
+    ),
+    "`unbatch": (
+        lambda tf: numbers_of(tf).map(lambda k: tf.stack([k, -k])).unbatch().batch(1),
+        lambda tf: numbers_of(tf).filter(lambda k: k % 2 == 0),
+    ),
+    "`cache()": (lambda tf: numbers_of(tf).cache(),),
+    "`shard(": (lambda tf: numbers_of(tf).shard(3, 1),),
+}
+
+
+@pytest.mark.parametrize("start", COMPARED["tf.data"])
+def test_tensorflow_does_what_stands_in_for_it(start):
+    tf = pytest.importorskip("tensorflow")
+    row = COMPARED["tf.data"][start]
+    for stand_in, make in zip(row.theirs, IN_TENSORFLOW[start], strict=True):
+        found = [plain(dp) for dp in make(tf).as_numpy_iterator()]
+        expected = [plain(dp) for dp in stand_in(None)]
+        assert (sorted(found) == sorted(expected)) if row.unordered else found == expected
 
 
 def test_shards_of_hugging_face_make_up_the_same_pass():
