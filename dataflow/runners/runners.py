@@ -201,7 +201,7 @@ class Runner(WorkerNode[T_co]):
 
     @property
     def _df_may_have_dropped(self) -> bool:
-        return self.num_workers > 0 and any(node._df_calls for node in walk(self.ds, everywhere=True))
+        return self.num_workers > 0 and self.options.max_failures is not None  # a batch that failed, for one
 
     @property
     def _df_joins(self) -> bool:

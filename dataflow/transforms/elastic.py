@@ -20,7 +20,7 @@ from dataflow.protocol.passes import walk
 from dataflow.transforms.batching import GroupedData
 from dataflow.transforms.sharding import ShardData, batches_of
 
-__all__ = ["Change", "Division", "division_of", "has_dropped_above_shard"]
+__all__ = ["Change", "Division", "division_of", "has_dropped_above"]
 
 
 class Division(NamedTuple):
@@ -181,18 +181,19 @@ def division_of(ds: DataFlow) -> Division:
     return Division([*above, *nodes], unit, node, broken)
 
 
-def has_dropped_above_shard(ds: DataFlow) -> bool:
-    """Whether steps may have been made of more than their datapoints, in a flow that is only a sequence of passes.
+def has_dropped_above(unit: DataFlow, ds: DataFlow) -> bool:
+    """Whether steps of `ds`, a sequence of passes, may have been made of more datapoints of `unit` than theirs.
 
-    Where it can be addressed, dropped datapoints keep their positions.
+    Where a flow can be addressed, dropped datapoints keep their positions.
     """
-    nodes = [ds]
-    while not nodes[-1]._df_is_share and len(nodes[-1]._df_inputs) == 1:
-        nodes.append(nodes[-1]._df_inputs[0])
-    if nodes[-1]._df_is_share:
-        below = nodes[-1]._df_inputs[0]
-        return any(node._df_may_have_dropped for node in [*nodes, *_with_batches(below)[0]])
-    return any(node._df_may_have_dropped for node in _with_batches(ds)[0])
+    in_workers = False  # where what a node drops is known to the worker only
+    while ds is not unit:
+        may_drop = ds._df_calls or getattr(ds, "max_failures", None) is not None
+        if ds._df_may_have_dropped or (in_workers and may_drop):
+            return True
+        in_workers = in_workers or ds._df_reports_below
+        ds = ds._df_inputs[0]
+    return False
 
 
 def _with_batches(ds: DataFlow) -> tuple[list[DataFlow], DataFlow]:

@@ -26,7 +26,7 @@ from dataflow.protocol.passes import known_length, picked_here, promise, require
 from dataflow.protocol.pauses import Pause, paused, pausing, resumed
 from dataflow.protocol.seeding import Stream, current_root
 from dataflow.protocol.state import FlowState, Promise, state_of
-from dataflow.transforms.elastic import Change, Division, division_of, has_dropped_above_shard
+from dataflow.transforms.elastic import Change, Division, division_of, has_dropped_above
 from dataflow.transforms.indexing import consecutive, onwards
 from dataflow.transforms.sharding import batches_of
 
@@ -126,7 +126,9 @@ class ResumableData(ProxyDataFlow[T_co]):
             require_found(self.ds)
             require_kept(self.ds, kept)
         division = division_of(self.ds)
-        is_defined = division.broken is None and (self.ds._df_addressable or not has_dropped_above_shard(self.ds))
+        is_defined = division.broken is None and (
+            self.ds._df_addressable or not has_dropped_above(division.unit, self.ds)
+        )
         return {
             "version": _VERSION,
             "root": str(self._root_of_all_ranks(mark)),

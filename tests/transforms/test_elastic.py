@@ -24,6 +24,7 @@ from dataflow import (
     NotReproducible,
     PackData,
     PadBatchData,
+    ParallelData,
     ProxyDataFlow,
     RandomMapData,
     RepeatedData,
@@ -615,6 +616,55 @@ def test_what_a_map_above_a_shard_drops_of_whole_passes_leaves_no_position(dropp
     make(2).load_state_dict(state)
     if not dropping(numbers(1))._df_has_workers:  # workers have read ahead
         assert saved(make(2), 1)["position"] == 4, "nothing was dropped so far"
+
+
+@pytest.mark.parametrize("shard_above", [True, False])
+def test_whole_passes_in_a_worker_continue_on_any_number_of_ranks(shard_above):
+    def make(rank, world_size, batch_size):
+        ds = FilterData(ShuffleData(numbers(60)), is_wanted)
+        if shard_above:
+            ds = ShardData(BatchData(ds, batch_size, use_list=True), rank, world_size)
+        else:
+            ds = BatchData(ShardData(ds, rank, world_size), batch_size, use_list=True)
+        return ResumableData(ParallelData(ds, 1, backend="thread"))
+
+    job = Job(0, 12)
+    job.shard_above = shard_above
+    with seeded(6):
+        whole = rows_of(FilterData(ShuffleData(numbers(60)), is_wanted))
+        ranks, found = [make(rank, 2, 6) for rank in range(2)], []
+        for world_size in (3, 1, 6):
+            found += take(job, list(map(iter, ranks)), 1)[0]
+            state = states_of(ranks)
+            assert state["position"] == len(found)
+            for df in ranks:
+                df.close()
+            ranks = [make(rank, world_size, 12 // world_size) for rank in range(world_size)]
+            for df in ranks:
+                df.load_state_dict(state)
+        assert found == whole[:36]
+        for df in ranks:
+            df.close()
+
+
+def without_empty(batch):
+    return batch if sum(batch[0]) else None
+
+
+@pytest.mark.parametrize(
+    ("make", "world_size"),
+    [
+        (lambda ds: BatchData(MapData(ds, wanted_only), 2, use_list=True), 2),
+        (lambda ds: MapData(BatchData(ds, 2, use_list=True), without_empty), 1),
+        (lambda ds: MapData(BatchData(ds, 2, use_list=True), without_empty), 2),
+        (lambda ds: BatchData(ds, 2, max_failures=3), 1),
+    ],
+)
+def test_what_a_worker_may_have_dropped_above_what_is_divided_leaves_no_position(make, world_size):
+    ds = FilterData(numbers(20), lambda dp: True)
+    ds = make(ds if world_size == 1 else ShardData(ds, 0, world_size))
+    with ResumableData(ParallelData(ds, 1, backend="thread")) as df:
+        assert saved(df, 1)["position"] is None
 
 
 def test_what_is_still_to_be_skipped_of_a_pass_without_a_length_leaves_no_position():
