@@ -51,7 +51,7 @@ MODULES = (  # whose branches guide the fuzzing
         f"dataflow.{name}"
         for name in ("transport.unpacking", "transforms.resuming", "transforms.elastic", "transforms.mixing")
     ),
-    *(f"dataflow.protocol.{name}" for name in ("fingerprints", "changes", "kept", "kept_values")),
+    *(f"dataflow.protocol.{name}" for name in ("fingerprints", "changes", "kept", "kept_values", "generator_states")),
 )
 with atheris.instrument_imports(include=["dataflow"]):
     for module in MODULES:

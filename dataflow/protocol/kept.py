@@ -3,7 +3,7 @@
 A pass of such a node depends on the passes before it, which a process that resumes, or the successor of a worker, has
 not made. So whoever lets one begin gives it what it would have kept: `kept_by` says what has changed since the first
 pass, as JSON; `give` takes it to the nodes of another process, and `restore` puts it into their attributes. What
-cannot be given (see `kept_values`) is refused.
+cannot be given (see `kept_changes`) is refused.
 
 Nodes below `CacheData` keep nothing: it makes one pass of them, which is the first in any process. Nodes that are not
 found in the chain, but begun by the code of another node, cannot be given anything either. What they keep is refused.
@@ -18,19 +18,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dataflow.errors import NotReproducible
-from dataflow.protocol.kept_values import (
-    Kept,
-    changes,
-    describe,
-    held_over,
-    is_opaque,
-    make,
-    may_be_set,
-    put,
-)
 from dataflow.protocol.passes import Node, UserCode, known_length, makes_passes_by_code, walk
 from dataflow.protocol.seeding import Stream
-from dataflow.protocol.state import Taken, state_of
+from dataflow.protocol.state import Kept, Taken, state_of
 
 __all__ = [
     "KeptInWorker",
@@ -73,7 +63,13 @@ def own_nodes(ds: Node) -> list[Any]:
 def kept_by(ds: Node) -> list[dict[str, Any]]:
     """What each of the `own_nodes` keeps, by attribute: what has changed since the first pass of all, as JSON."""
     here = {id(df) for df in walk(ds)}
-    return [changes(df) if id(df) in here else _in_worker(df).reported for df in own_nodes(ds)]
+    return [_changes(df) if id(df) in here else _in_worker(df).reported for df in own_nodes(ds)]
+
+
+def _changes(df: Node) -> dict[str, Any]:
+    from dataflow.protocol.kept_changes import changes  # which few flows need
+
+    return changes(df)
 
 
 def _in_worker(df: Node) -> KeptInWorker:
@@ -108,6 +104,8 @@ def parts_of_workers(ds: Node, *, are_copies: bool) -> list[KeptInWorker]:
     parts = [_in_worker(df) for df in nodes]
     if are_copies:
         for df, part in zip(nodes, parts, strict=True):
+            from dataflow.protocol.kept_values import describe  # which few flows need
+
             now, before = describe(df), part.seen
             if before is not None:
                 part.reported = {
@@ -126,6 +124,8 @@ def begin_anew(ds: Node) -> None:
 def restore(ds: Node) -> None:
     """Let a pass of `ds` begin: what its nodes were given becomes their attributes, except below workers."""
     for df in filter(makes_passes_by_code, walk(ds, uncached=True)):
+        from dataflow.protocol.kept_changes import put  # which few flows need
+
         put(df)
 
 
@@ -158,6 +158,9 @@ def require_kept(ds: Node, kept: Sequence[dict[str, Any]]) -> None:
         NotReproducible: Something cannot; names it.
     """
     for df, changed in zip(own_nodes(ds), kept, strict=True):
+        from dataflow.protocol.kept_changes import held_over  # which few flows need
+        from dataflow.protocol.kept_values import is_opaque
+
         for name, description in {**changed, **held_over(df)}.items():
             if is_opaque(description):
                 raise NotReproducible(
@@ -195,7 +198,7 @@ def _changed_out_of_sight(ds: Node) -> str:
             references = state_of(df).part(UserCode).others.valuerefs()
             waiting += [other for other in (reference() for reference in references) if other is not None]
             if id(df) not in found and makes_passes_by_code(df):
-                for name in changes(df):
+                for name in _changes(df):
                     return f"{type(df).__name__}.{name}"
     return ""
 
@@ -210,6 +213,8 @@ def check_kept(ds: Node, kept: Any) -> None:
     if not isinstance(kept, list) or len(kept) != len(nodes):
         raise ValueError(f"it must describe {len(nodes)} nodes")
     for df, changed in zip(nodes, kept, strict=True):
+        from dataflow.protocol.kept_values import make, may_be_set  # which few flows need
+
         for name, description in dict(changed).items():
             if not may_be_set(df, name):
                 raise ValueError(f"{type(df).__name__} cannot keep {name!r}")

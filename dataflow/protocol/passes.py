@@ -15,11 +15,10 @@ from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from dataflow.errors import NotReproducible, TimeoutError
-from dataflow.protocol.kept_values import Kept, begin_pass, describe, end_pass
 from dataflow.protocol.parameters import deferred_result
 from dataflow.protocol.pauses import paused, pausing, require_waiting
 from dataflow.protocol.seeding import Rng, Spread, Stream, current_root, rng
-from dataflow.protocol.state import FirstCalls, FlowState, Promise, state_of
+from dataflow.protocol.state import FirstCalls, FlowState, Kept, Promise, state_of
 from dataflow.system.session import Session, terminated
 
 __all__ = [
@@ -310,6 +309,9 @@ def code_of(df: Node) -> str:
 
 
 def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
+    from dataflow.protocol.kept_changes import begin_pass, end_pass  # which few flows need
+    from dataflow.protocol.kept_values import describe
+
     frame = id(sys._getframe())
     running_passes[frame] = RunningPass(df, p, stream)
     code = state_of(df).part(UserCode)

@@ -29,6 +29,7 @@ __all__ = [
     "Drops",
     "FirstCalls",
     "FlowState",
+    "Kept",
     "Promise",
     "Taken",
     "close_dropped",
@@ -51,6 +52,17 @@ class Drops:
 
     has_dropped = False
     has_skipped = False  # what this node makes of several datapoints: it can be addressed, what counts above it cannot
+
+
+class Kept:
+    """What a node of the user's keeps in its attributes whose passes are made in this process (see `kept_changes`)."""
+
+    def __init__(self) -> None:
+        self.first: dict[str, Any] | None = None  # its attributes as its first pass began here; None before
+        self.held: dict[tuple[str, ...], Callable[[], Any]] = {}  # references to what it held then and can change
+        self.iterators: dict[str, Any] = {}  # those that its last pass found as it began, and has not replaced
+        self.given: dict[str, Any] | None = None  # what it is to have as its next pass begins; None to keep what it has
+        self.changed = ""  # an attribute that was changed by a pass which must stand alone
 
 
 class Promise(NamedTuple):

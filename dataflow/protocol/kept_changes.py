@@ -1,0 +1,177 @@
+"""What has changed in the attributes of a user's node since its first pass: for a saved state, or a reason against one.
+
+As the code of a node begins its first pass in this process, its attributes are described, and those of later passes
+compared with that. What differs can be given to another process, where `put` makes it again, or is refused: by what it
+is (`kept_values`), by what has been there before, or since something else holds it, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import count, cycle, repeat
+from operator import length_hint
+from types import FunctionType, GeneratorType
+from typing import Any, Final
+
+import numpy as np
+
+from dataflow.protocol.generator_states import HAS_SPAWNED
+from dataflow.protocol.kept_values import (
+    COLLECTIONS,
+    OPAQUE,
+    Places,
+    describe,
+    is_opaque,
+    is_stream,
+    make,
+    parts_of,
+)
+from dataflow.protocol.state import Kept, state_of
+from dataflow.system.references import attributes_of, parts, reached
+
+__all__ = ["begin_pass", "changes", "end_pass", "held_over", "put"]
+
+_NOT_THERE: Final = "an object that was not there at first"
+
+
+def begin_pass(df: Any) -> None:
+    """Remember what the node `df` has as its code begins a pass."""
+    note_first(df)
+    state_of(df).part(Kept).iterators = _iterators_of(df)
+
+
+def end_pass(df: Any) -> None:
+    """Remember which iterators the pass has not replaced."""
+    part = state_of(df).part(Kept)
+    part.iterators = _not_replaced(df, part)
+
+
+def held_over(df: Any) -> dict[str, Any]:
+    """The iterators that a pass of the node `df` has found, also the running one, and that it has not replaced."""
+    return _refused(_not_replaced(df, state_of(df).part(Kept)))
+
+
+def _iterators_of(df: Any) -> dict[str, Any]:
+    return {name: value for name, value in attributes_of(df) if is_stream(value)}
+
+
+def _not_replaced(df: Any, part: Kept) -> dict[str, Any]:
+    found = attributes_of(df) if part.iterators else ()  # mostly none
+    return {name: value for name, value in found if part.iterators.get(name, df) is value}
+
+
+def _refused(iterators: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: [OPAQUE, f"{held!r:.80} is held over several passes"] for name, held in iterators.items()}
+
+
+def _is_unfinished(iterator: Any) -> bool:
+    """Whether an iterator that a pass has left behind is known to have more: a pass may go on with it."""
+    if isinstance(iterator, GeneratorType):
+        return iterator.gi_frame is not None
+    try:
+        return isinstance(iterator, count | cycle | repeat) or length_hint(iterator) > 0
+    except Exception:  # of a user's class
+        return False
+
+
+def note_first(df: Any) -> None:
+    """Remember what the node `df` has in its attributes as its first pass begins in this process."""
+    part = state_of(df).part(Kept)
+    if part.first is None:
+        places = Places()
+        part.first, part.held, part.iterators = describe(df, places), places.held, _iterators_of(df)
+
+
+def put(df: Any) -> None:
+    """Let a pass of the node `df` begin: what it was given becomes its attributes."""
+    note_first(df)
+    part = state_of(df).part(Kept)
+    given, part.given = part.given, None
+    if given is None:
+        return
+    assert part.first is not None
+    described = describe(df, Places(part.held))
+    wanted = {**part.first, **given}
+    for name, text in wanted.items():
+        if not is_opaque(text) and described.get(name) != text:
+            first = part.held.get((name,), lambda: None)()
+            setattr(df, name, make(text, getattr(df, name, None) if first is None else first))
+    for name, text in described.items():
+        if not is_opaque(text) and name not in wanted:
+            delattr(df, name)  # the code has made it since, and will again; a class may have a value of the same name
+
+
+def changes(df: Any) -> dict[str, Any]:
+    """What the node `df` keeps: what has changed since the first pass of all.
+
+    What cannot be given and stands where there was nothing or None is left out: it is made when it is first needed.
+    """
+    part = state_of(df).part(Kept)
+    if part.given is not None:
+        return part.given  # not in the attributes yet
+    if part.first is None:
+        return {}
+    changed, places = {}, Places(part.held)
+    for name, now in describe(df, places).items():
+        before = part.first.get(name)
+        reason = _refusal(before, now)
+        if now != before and not (reason and before is None and reason != HAS_SPAWNED):
+            changed[name] = [OPAQUE, reason] if reason else now
+    made = [(name, value) for name in changed if not is_opaque(changed[name]) for value in places.made.get(name, ())]
+    for name in _held_twice(df, made) if made else ():
+        changed[name] = [OPAQUE, "it was not there at first, and something else holds it, or an element of it, too"]
+    left = {name: value for name, value in _iterators_of(df).items() if _is_unfinished(value)}
+    return changed | _refused(_not_replaced(df, part) | left)
+
+
+def _refusal(before: Any, now: Any) -> str:
+    """Why `now` cannot be given where `before` was at first; "" if it can, or has not changed."""
+    if now == before or not isinstance(now, list):
+        return ""
+    kind = now[0]
+    is_alike = isinstance(before, list) and before[0] == kind
+    if kind == OPAQUE:
+        return str(now[1])
+    if kind == "new":
+        return _NOT_THERE if now[1][0] == "holds" else _refusal(before, now[1])
+    if kind == "Generator":
+        return "" if now[3:] == (before[3:] if is_alike else []) else HAS_SPAWNED
+    if kind not in ("object", "holds", "file"):
+        return ""
+    if kind == "file" and is_alike:
+        return "" if before[2] == now[2] else f"another file, {now[2]}"
+    if kind == "holds" and is_alike and [path for path, _ in before[1]] == [path for path, _ in now[1]]:
+        if before[2:] != now[2:]:
+            return str(now[2])
+        pairs = zip(before[1], now[1], strict=True)
+        return next((reason for (_, old), (_, new) in pairs if (reason := _refusal(old, new))), "")
+    if kind == "object" and is_alike and before[1] == now[1]:
+        held = dict(before[2])
+        reasons = ((name, _refusal(held[name], part)) for name, part in now[2] if held.get(name) is not None)
+        return next((f".{name}: {reason}" for name, reason in reasons if reason), "")
+    return _NOT_THERE
+
+
+def _held_twice(df: Any, made: Sequence[tuple[str, Any]]) -> list[str]:
+    """The attributes of which something that a resume would make anew is held by more than that: there would be two."""
+    num_held = Counter(id(value) for _, value in reached([("", df), ("", type(df))], _referred))
+    return [
+        name
+        for name, value in made
+        if num_held[id(value)] > 1
+        or (type(value) is np.ndarray and value.base is not None and num_held[id(value.base)] > 1)
+    ]
+
+
+def _referred(where: str, value: Any) -> list[tuple[str, Any]]:
+    """What a value refers to; of a function and a class, also what their code reads."""
+    if isinstance(value, FunctionType | type):
+        return list(parts(where, value))
+    if hasattr(type(value), "_df_inputs"):
+        found = [part for name, part in attributes_of(value) if not name.startswith("_df_")]
+        is_own = value._df_user_written  # the datapoints that a source of ours holds are nobody's state
+        return [(where, part) for part in found if is_own or not isinstance(part, (*COLLECTIONS, np.ndarray))]
+    if isinstance(value, np.ndarray):
+        return [] if value.base is None else [(where, value.base)]
+    return [(where, type(value)), *((where, part) for _, part in parts_of(value))]
