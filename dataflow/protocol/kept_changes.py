@@ -143,7 +143,7 @@ def _refusal(before: Any, now: Any) -> str:
         return "" if before[2] == now[2] else f"another file, {now[2]}"
     if kind == "holds" and is_alike and [path for path, _ in before[1]] == [path for path, _ in now[1]]:
         if before[2:] != now[2:]:
-            return str(now[2])
+            return str(now[2]) if now[2:] else _NOT_THERE  # which is a flow
         pairs = zip(before[1], now[1], strict=True)
         return next((reason for (_, old), (_, new) in pairs if (reason := _refusal(old, new))), "")
     if kind == "object" and is_alike and before[1] == now[1]:

@@ -861,6 +861,10 @@ REFUSED = {
         holding(lambda: {"lib": OfLibrary(), "n": 0}, value_of_none, next_of_library),
         "dict of length 2, digest",
     ),
+    "flow beside an object of a library": (
+        holding(lambda: {"lib": OfLibrary()}, value_of_none, lambda df: df.kept.update(flow=DataFromList([[1]]))),
+        "object that was not there at first",
+    ),
     "number beside something large": (
         holding(
             lambda: {"data": list(range(3000)), "lock": threading.Lock()},
