@@ -64,6 +64,7 @@ _FACTORIES: Final[dict[str | None, Any]] = {
     None: None,
     **{kind.__name__: kind for kind in (int, float, str, list, set, dict)},
 }
+_NUMBERS_AND_TEXTS: Final = (int, float, complex, *_TEXTS)
 _FIXED: Final = ("shape", "dtype", "maxlen", "default_factory")  # what contents do not change
 _OF_VALUES: Final = frozenset({"datetime", "decimal", "fractions", "pathlib"})  # modules
 _HOLDERS: Final = (  # of Python, for what a program assigns
@@ -530,10 +531,12 @@ def _describe_object(value: Any, walk: _Walk) -> list[Any]:
         raise _CannotBeGiven(_size_of(value, "a state of its own", [repr(state)]))
     if isinstance(value, _CODE) or (kind not in _HOLDERS and is_of_library(kind)):
         raise _CannotBeGiven
-    if not isinstance(value, Enum):
-        for base in (int, float, complex, *_TEXTS):
-            if isinstance(value, base):
-                raise _CannotBeGiven(f"{kind.__qualname__} of {_describe(base(value), walk)}")
+    bases: Sequence[Any] = () if isinstance(value, Enum) else kind.__mro__
+    for base in bases:
+        if base in _NUMBERS_AND_TEXTS:
+            raise _CannotBeGiven(f"{kind.__qualname__} of {_describe(base(value), walk)}")
+        if base.__module__ in ("datetime", "decimal") and base.__name__ != "tzinfo":
+            raise _CannotBeGiven(f"{kind.__qualname__}, {base.__repr__(value)}")
     with suppress(TypeError, ValueError, BufferError):  # its attributes are not all that it holds
         raise _CannotBeGiven(f"{kind.__qualname__}, {_sketch(memoryview(value))}")
     walk.enter_object(value)

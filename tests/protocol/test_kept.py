@@ -729,6 +729,14 @@ class Epoch(int):
     pass
 
 
+class Day(datetime.date):
+    pass
+
+
+class Amount(Decimal):
+    pass
+
+
 class Struct(ctypes.Structure):
     _fields_ = [("n", ctypes.c_int)]
 
@@ -815,6 +823,14 @@ REFUSED = {
     "own number": (
         holding(lambda: Epoch(0), value_of_none, lambda df: setattr(df, "kept", Epoch(df.kept + 1))),
         "Epoch of 2",
+    ),
+    "own date": (
+        holding(lambda: Day(2026, 1, 1), value_of_none, lambda df: setattr(df, "kept", df.kept + 24 * HOUR)),
+        r"Day, .*\(2026, 1, 3\)",
+    ),
+    "own decimal": (
+        holding(lambda: Amount(0), value_of_none, lambda df: setattr(df, "kept", Amount(df.kept + 1))),
+        r"Amount, Decimal\('2'\)",
     ),
     "own generator": (holding(lambda: OwnRandom(1), lambda df: df.kept.random()), "OwnRandom of a state"),
     "SeedSequence": (
