@@ -60,7 +60,10 @@ def verdict_of(statistics: FlowStatistics) -> FlowVerdict:
 
 
 def ceiling_of(statistics: FlowStatistics) -> str:
-    """What a faster flow can give at most, as a sentence; empty if too little was measured."""
+    """What a faster flow can give at most, as a sentence.
+
+    It is empty if too little was measured, or if workers slow the loop down: then its own time is not known.
+    """
     above = statistics.nodes
     if not statistics.runners:
         if all(node.share is None for node in above):
@@ -69,7 +72,7 @@ def ceiling_of(statistics: FlowStatistics) -> str:
     else:
         runner = statistics.runners[0]
         total = runner.consumer_seconds
-        if total < _MIN_SECONDS or not runner.datapoints:
+        if total < _MIN_SECONDS or not runner.datapoints or _slowed(runner, 0):
             return ""
         above = above[: runner.node]
         flow = total - runner.working_seconds + total * sum(map(_share, above))

@@ -518,6 +518,11 @@ def test_the_ceiling_is_what_is_left_without_the_flow(statistics, sentence):
     assert ceiling_of(statistics) == (sentence and f"If the loader took no time, the loop {sentence}")
 
 
+@pytest.mark.parametrize("name", ["threads and the step, 0.7 cores", "without a core for a quarter, half of the cores"])
+def test_the_ceiling_of_a_loop_that_workers_slow_down_is_not_known(name):
+    assert ceiling_of(AT_THE_LIMITS[name][0]) == ""
+
+
 def test_the_ceiling_is_a_lower_bound_if_another_runner_was_not_measured_with_the_first():
     first = flow(runner(BUSY, waiting=0.5), above=0.0)
     second = runner(BUSY, waiting=0.5)
