@@ -88,7 +88,9 @@ Blocks = Iterable[NDArray[np.int64]]
 """Finite arrays of indexes, int64 (k,). Each is requested after the datapoints of the one before were yielded, or by a
 node that makes several at a time (`AsyncMapData`) some hundred datapoints earlier."""
 
-_OF_THIS_PROCESS: Final = frozenset({"_df_state", "_df_snapshot", "_df_run_pass", "_df_at", "_df_kernel"})
+_OF_THIS_PROCESS: Final = frozenset(
+    {"_df_state", "_df_snapshot", "_df_has_told", "_df_run_pass", "_df_at", "_df_kernel"}
+)
 """Attributes of a node that belong to this process: state, and methods wrapped by a sampler or the profiler."""
 
 _MAP_STYLE_READERS: Final = ("torch.utils.data", "torchdata.")

@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
 from itertools import zip_longest
+from pathlib import PurePath
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -135,6 +136,9 @@ class Snapshot:
             return () if id(value) in self._apart else _of_node(where, value)
         if not self._deep and not isinstance(value, list | tuple | dict | type):
             return ()
+        if isinstance(value, PurePath):  # it fills its slots as it is used
+            more = [(f"{where}.{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
+            return [(f"the text of {where}", str(value)), *more]
         if isinstance(value, FunctionType) and (names := reads_of(value.__code__).assigned):  # such as counters
             assigned = {f"{name} in {where}" for name in names}
             return [(there, part) for there, part in parts(where, value) if there not in assigned]

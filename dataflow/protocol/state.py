@@ -292,6 +292,10 @@ class Continued:
         """Begin from the start with the next pass; code that still steps an iterator continues with it."""
         self._held, self._notes = {}, {}
 
+    def holds(self, stream: Stream) -> bool:
+        """Whether a pass at `stream` would continue with an iterator."""
+        return stream in self._held
+
     def take(self, stream: Stream, begin: Callable[[], Iterator[Any]], df: Any) -> Iterator[Any]:
         """Continue with the iterator at `stream`, begun by `begin` if there is none. Takes over at the call.
 

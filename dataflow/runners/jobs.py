@@ -274,7 +274,8 @@ class Address(_Tasks):
 
 
 _OF_SUCCESSOR: Final = (
-    "but the worker that made the passes before has died. Use max_restarts with flows whose passes are independent"
+    "but the worker that made the passes before has died, or was interrupted. Use max_restarts with flows whose passes "
+    "are independent"
 )
 
 

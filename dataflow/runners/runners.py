@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Final, SupportsIndex, Unpack
 
 import numpy as np
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dataflow.errors import NotAddressable, TimeoutError
 from dataflow.protocol.base import Blocks, DataFlow, T_co, require_flow
-from dataflow.protocol.kept import parts_of_workers, reading_ahead
+from dataflow.protocol.kept import own_nodes, parts_of_workers, reading_ahead
 from dataflow.protocol.parameters import whole_number
 from dataflow.protocol.passes import copy_chain, known_length, open_flow, until_closed, walk
 from dataflow.protocol.pauses import Pause, limit, paused, pausing, resumed
@@ -63,6 +63,7 @@ class Runner(WorkerNode[T_co]):
     """
 
     _df_remote_inputs = True
+    _df_has_told = False  # that what nodes keep in the workers begins anew
     _df_run_settings = WorkerNode._df_run_settings | {"_df_shares_items", "_flows", "_max_ahead", "_window"}
 
     def __init__(
@@ -129,6 +130,16 @@ class Runner(WorkerNode[T_co]):
         begun = state_of(self).begun
         return [Produce(ds, stream.turn(self._df_level, k), begun) for k, ds in enumerate(flows)]
 
+    def _df_begin_anew(self, change: str) -> str:
+        continuing = None if self._df_by_index else self.ds._df_continuing()
+        if continuing is not None:
+            raise self._df_not_continued(continuing, change)
+        if self.strict or self._df_has_told:
+            return ""
+        names = {type(node).__name__: None for node in own_nodes(self.ds)}
+        self._df_has_told = bool(names)
+        return f". What {', '.join(names)} keeps from pass to pass begins anew there" if names else ""
+
     def _flows_of_workers(self) -> Sequence[DataFlow]:
         if len(self._flows) > 1:
             if self.ds is not self._flows[0]:
@@ -158,7 +169,7 @@ class Runner(WorkerNode[T_co]):
         if links.task_queue is None:
             return MixedSchedule()
         if not self._df_by_index:
-            return OnePass(links.task_queue)
+            return OnePass(links.task_queue, state_of(self).continued.note(stream, count))
         return IndexRanges(
             links.task_queue,
             self.num_workers,

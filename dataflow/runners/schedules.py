@@ -21,10 +21,11 @@ Guarantees of `MapTasks`, in addition:
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -733,13 +734,17 @@ class OnePass(TaskSchedule):
 
     A datapoint in which workers have ended twice cannot be left out: the pass is repeated up to it, and ends with an
     error.
+
+    Args:
+        task_queue: From which the worker takes its task.
+        numbers: Numbers of the passes; they go on after those of the last schedule, if its worker was interrupted.
     """
 
     all_issued = True
 
-    def __init__(self, task_queue: TaskQueue) -> None:
+    def __init__(self, task_queue: TaskQueue, numbers: Iterator[int] | None = None) -> None:
         super().__init__(task_queue, 1, 1, ordered=True)
-        self._num_begun = 0  # passes
+        self._numbers = itertools.count() if numbers is None else numbers
         self._num_received = 0  # datapoints received of this pass
         self._to_skip = 0  # datapoints that a successor makes again
         self._stop = WHOLE  # position after the last datapoint that is asked for
@@ -761,9 +766,8 @@ class OnePass(TaskSchedule):
         self.begin(p)
         self._nodes = nodes
         kept = [part.reported for part in nodes]
-        task = PassTask(self._num_begun, standalone, kept, any(part.is_due for part in nodes), has_left)
+        task = PassTask(next(self._numbers), standalone, kept, any(part.is_due for part in nodes), has_left)
         is_issued = self.issue([self.task_queue.encode(task, is_only_task=True)], 1)
-        self._num_begun += 1
         assert is_issued, "an empty task queue has room"
 
     def begin(self, index: int = 0) -> None:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.errors import TimeoutError
+from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.observe.figures import Figures
 from dataflow.observe.observer import figures_of
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
@@ -222,7 +222,10 @@ class WorkerNode(ProxyDataFlow[T_co]):
                 change = None if engine.session.failed else self._df_change()
                 if change is None:
                     return engine
-                _LOG.info("%s starts its workers again, because its flow has changed: %s", self._df_title, change)
+                anew = self._df_begin_anew(change)
+                level = logging.WARNING if anew else logging.INFO
+                text = "%s starts its workers again, because its flow has changed: %s%s"
+                _LOG.log(level, text, self._df_title, change, anew)
             # Another seed or another place in the chain: other random numbers, so other workers. After an interrupt
             # that has ended the workers, the user begins again.
             return self._df_start(stream)
@@ -231,6 +234,25 @@ class WorkerNode(ProxyDataFlow[T_co]):
         """How the flow differs from that which the workers were given; None if it does not."""
         before = self._df_snapshot
         return None if before is None else before.difference(self._take_snapshot())
+
+    def _df_begin_anew(self, change: str) -> str:
+        """What new workers do not have of the passes before, as the end of a sentence; "" for nothing.
+
+        Args:
+            change: Why they are started.
+
+        Raises:
+            NotReproducible: Without that, they would repeat datapoints.
+        """
+        return ""
+
+    def _df_not_continued(self, df: DataFlow, change: str) -> NotReproducible:
+        """The error that new workers would not go on where the passes of the node `df` have stopped."""
+        return NotReproducible(
+            f"a pass of {type(df).__name__} continues where the last one stopped, but the workers of {self._df_title} "
+            f"would start again, because its flow has changed: {change}. Change it back; or call close(), after "
+            "which the data begin anew"
+        )
 
     def _take_snapshot(self) -> Snapshot:
         from dataflow.protocol.changes import Snapshot  # which workers do not need
@@ -382,6 +404,8 @@ class WorkerNode(ProxyDataFlow[T_co]):
         if self.num_workers:
             stream = state_of(self).stream
             assert stream is not None, "reset_state was wrapped: it finds its place"
+            if self.strict or self._df_remote_inputs:
+                state_of(self).continued.forget()
             self._df_start(stream)  # before an input that is read here has threads, or files that a child would inherit
         else:
             self._df_begin_failures()
@@ -407,6 +431,8 @@ class WorkerNode(ProxyDataFlow[T_co]):
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.strict and self._df_endless:
             # Its one pass has no end: as without workers, a loop continues where the last one stopped.
+            if state_of(self).continued.holds(stream) and (change := self._df_change()) is not None:
+                raise self._df_not_continued(self, change)
             begin = partial(self._df_strict_pass, 0, stream)
             waits = self._df_waits
             steps = state_of(self).continued.take(stream, begin, self)

@@ -4,6 +4,7 @@ import array
 import collections
 import functools
 import gc
+import itertools
 import json
 import logging
 import mmap
@@ -21,6 +22,7 @@ from dataflow import (
     DataFlow,
     DataFromGenerator,
     DataFromList,
+    FixedSizeData,
     MapData,
     MixData,
     MultiProcessMapData,
@@ -30,7 +32,10 @@ from dataflow import (
     MultiThreadRunner,
     NotAddressable,
     NotPicklable,
+    NotReproducible,
     ParallelData,
+    ProxyDataFlow,
+    RepeatedData,
 )
 from dataflow.protocol.changes import ImportCheck, Snapshot
 from dataflow.protocol.state import state_of
@@ -416,6 +421,96 @@ def test_an_attribute_of_a_users_own_node(make):
         assert numbers(df) == [[0], [1], [2]]
         own.n = 1
         assert numbers(df) == [[0]]
+
+
+class Weighted(ProxyDataFlow):
+    def __init__(self, ds):
+        super().__init__(ds)
+        self.weight = 1
+
+    def __iter__(self):
+        for dp in self.ds:
+            yield [dp[0] * self.weight]
+
+
+class MyPath(type(Path())):
+    label = None
+
+
+def count_up():
+    return ([k] for k in itertools.count())
+
+
+@pytest.mark.parametrize("begin_anew", ["reset_state", "close"])
+@pytest.mark.parametrize("make", [RUNNERS["one"], RUNNERS["default"]])
+def test_new_workers_do_not_repeat_a_pass_that_continues(make, begin_anew):
+    own = Weighted(FixedSizeData(DataFromGenerator(count_up), 3))
+    with make(own) as df:
+        assert numbers(df) == [[0], [1], [2]]
+        own.weight = 10
+        with pytest.raises(
+            NotReproducible, match=r"FixedSizeData continues .* changed: Weighted.weight was 1 and is 10"
+        ):
+            numbers(df)
+        own.weight = 1
+        assert numbers(df) == [[3], [4], [5]]
+        own.weight = 10
+        getattr(df, begin_anew)()
+        assert numbers(df) == [[0], [10], [20]]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ds, f: ParallelData(MapData(ds, f), 2),
+        lambda ds, f: MultiProcessMapData(ds, 2, f, strict=True),
+    ],
+    ids=["runner", "map"],
+)
+def test_a_loop_does_not_go_on_with_the_workers_of_another_function(make):
+    scale = Scale()
+    scale.factor = 1
+    endless = RepeatedData(source(3), -1)
+    with make(endless, scale) as df:
+        assert [dp for dp, _ in zip(df, range(4), strict=False)] == [[0], [1], [2], [0]]
+        scale.factor = 10
+        with pytest.raises(NotReproducible, match=r"continues where .*factor was 1 and is 10"):
+            next(iter(df))
+        df.close()
+        assert [dp for dp, _ in zip(df, range(4), strict=False)] == [[0], [10], [20], [0]]
+
+
+def test_what_nodes_keep_in_default_workers_is_said_to_begin_anew_once(caplog):
+    own = Weighted(source(2))
+    with MultiProcessRunnerZMQ(own, 1) as df:
+        for own.weight in range(3):
+            assert numbers(df) == [[0], [own.weight]]
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "MultiProcessRunnerZMQ starts its workers again, because its flow has changed: Weighted.weight was 0 and is 1. "
+        "What Weighted keeps from pass to pass begins anew there"
+    ]
+
+
+def test_workers_that_an_interrupt_has_ended_are_followed_by_none_that_repeats_a_pass():
+    with ParallelData(FixedSizeData(DataFromGenerator(count_up), 3), 1) as df:
+        for _ in range(2):
+            assert next(zip(*[iter(df)] * 3, strict=True)) == ([0], [1], [2])
+            df.reset_state()
+        next(zip(*[iter(df)] * 3, strict=True))
+        state_of(df).resource.session.interrupted = True  # as in the step after the last datapoint
+        with pytest.raises(NotReproducible, match=r"FixedSizeData continues .* was interrupted"):
+            numbers(df)
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.full)])
+def test_a_path_that_is_used_is_no_change(context):
+    path = Path("here") / "there"
+    df = MapData(source(2), functools.partial(by_weight, weights={0: 0, 1: 1, "path": path, "kind": MyPath("a")}))
+    before = Snapshot([df], imported=context != "fork")
+    path.exists(), hash(path), path.parent
+    assert before.difference(Snapshot([df], imported=context != "fork")) is None
+    df.func.keywords["weights"]["kind"].label = "other"
+    assert "label" in before.difference(Snapshot([df], imported=context != "fork"))
 
 
 @each_of("process", "forkserver", "spawn", "thread")
