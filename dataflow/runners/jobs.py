@@ -7,6 +7,7 @@ A task is a chunk of datapoints (`Apply`, `ApplyAndBatch`), a range of indexes (
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +20,12 @@ from numpy.typing import NDArray
 from dataflow.protocol.base import Blocks, DataFlow, close_flow
 from dataflow.protocol.datapoint import stack
 from dataflow.protocol.kept import begin_anew, give, kept_by, require_found, restore, warn_of_changes
-from dataflow.protocol.passes import check_length, open_flow, promise
+from dataflow.protocol.passes import check_length, known_length, open_flow, promise
 from dataflow.protocol.seeding import Spread, Stream
 from dataflow.protocol.state import Promise, state_of
 from dataflow.runners.rebatching import stacks_evenly
 from dataflow.system.native_threads import limit_threads_again
+from dataflow.transforms.grouping import MemoryWatch, may_reuse_memory
 from dataflow.transport.batching_sender import BatchingSender, SenderFailed, Stopped
 from dataflow.transport.messages import ConsumerGone, Kind
 from dataflow.transport.task_queue import PAIRED, Task, TaskReader
@@ -49,12 +51,16 @@ class Job:
         worker_init: The user's function that is called first, if any. It travels with the flow, so what the two share
             stays shared.
         promise: What the runner or map promises about the datapoints; None without `strict`.
+        hands_on: Whether the consumer gets the datapoints themselves, while the worker makes others.
     """
 
     flow: DataFlow
     stream: Stream
     worker_init: Callable[[], object] | None = field(default=None, kw_only=True)
     promise: Promise | None = field(default=None, kw_only=True)
+    hands_on: bool = field(default=False, kw_only=True)
+    _watch: MemoryWatch | None = field(default=None, init=False)
+    _length: int = field(default=0, init=False)  # of a pass, if there is a watch
 
     def run(self, sender: BatchingSender, task_reader: TaskReader | None) -> None:
         """Open the flow, then work; `task_reader` is where tasks come from."""
@@ -65,11 +71,22 @@ class Job:
         if self.promise is not None:
             promise(self.flow, self.promise)
         limit_threads_again()  # of libraries that the reset has imported
+        if self.hands_on and may_reuse_memory(self.flow):
+            self._watch = MemoryWatch()
+            self._length = known_length(self.flow, self.stream.begin) or sys.maxsize
         self.work(sender, task_reader)
 
     def work(self, sender: BatchingSender, task_reader: TaskReader | None) -> None:
         """Work until everything is done or the sender raises `Stopped`."""
         raise NotImplementedError
+
+    def kept(self, datapoints: Iterator[Any], indexes: NDArray[np.int64] | None = None) -> Iterator[Any]:
+        """The datapoints of a pass, or of these indexes; an error if later ones overwrite earlier ones."""
+        if self._watch is None:
+            return datapoints
+        if indexes is None or not len(indexes):
+            return self._watch.over(datapoints, False)
+        return self._watch.over(datapoints, False, int(indexes[0]) // self._length, len(indexes))
 
     def close(self) -> None:
         """Close what the job has opened."""
@@ -98,7 +115,7 @@ class Produce(Job):
     def work(self, sender: BatchingSender, task_reader: TaskReader | None) -> None:
         p = self.first
         # An empty pass means that the flow has ended: every further pass would be empty too.
-        while num := sender.put_all(self.flow._df_run_pass(p, self.stream)):
+        while num := sender.put_all(self.kept(self.flow._df_run_pass(p, self.stream))):
             check_length(self.flow, num)
             p += 1
         sender.ended()
@@ -225,7 +242,8 @@ class Apply(_Tasks):
     def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
         part = task.datapoints[task.start : task.stop]
         self.task_input.datapoints = part if task.first < PAIRED else [dp for _, dp in part]
-        return self.flow._df_at([self.indexes(task)], self.stream)
+        indexes = self.indexes(task)
+        return self.kept(self.flow._df_at([indexes], self.stream), indexes)
 
 
 @dataclass
@@ -270,7 +288,8 @@ class Address(_Tasks):
         return indexes[task.start : task.stop]
 
     def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
-        return self.flow._df_at([self.indexes(task)], self.stream)
+        indexes = self.indexes(task)
+        return self.kept(self.flow._df_at([indexes], self.stream), indexes)
 
 
 _OF_SUCCESSOR: Final = (
@@ -314,7 +333,7 @@ class WholePasses(_Tasks):
         self._num_begun += 1
         self._is_alone = bool(standalone)
         restore(self.flow)
-        datapoints = self.flow._df_run_pass(task.first, replace(self.stream, standalone=standalone))
+        datapoints = self.kept(self.flow._df_run_pass(task.first, replace(self.stream, standalone=standalone)))
         left = task.stop
         while left and task_reader.is_wanted():
             try:

@@ -32,6 +32,7 @@ from dataflow.runners.schedules import MapTasks
 from dataflow.runners.worker_node import UNBOUNDED, WorkerNode, is_consecutive, until_over
 from dataflow.transforms.applying import keeps_positions
 from dataflow.transforms.augmenting import RandomMapData
+from dataflow.transforms.grouping import MemoryWatch, may_reuse_memory
 from dataflow.transforms.indexing import consecutive, onwards
 from dataflow.transforms.mapping import MapData
 from dataflow.transport.flow_control import Window
@@ -194,6 +195,12 @@ class ParallelMap(WorkerNode[T_co]):
     def _df_at_in_consumer(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return self._df_reported_here(partial(self._map_here()._df_at, blocks, stream))()
 
+    def _watched(self) -> Callable[[Iterator[Any]], Iterator[Any]]:
+        """What looks at the datapoints of the input, which wait for workers: threads get them as they are."""
+        if self._df_backend.own_process or not may_reuse_memory(self.ds):
+            return iter
+        return partial(state_of(self).part(MemoryWatch).over, waits=self.ds._df_waits)
+
     def _df_steps_of_block(
         self,
         engine: Engine[MapTasks],
@@ -211,7 +218,7 @@ class ParallelMap(WorkerNode[T_co]):
         else:
             return None  # positions that are not consecutive are paired with datapoints by ordered maps only
         generation = engine.begin_pass(partial(engine.schedule.begin_pass, first, holes=True))
-        feeder = Feeder(engine, generation, SourceReader([datapoints], waits=waits_below))
+        feeder = Feeder(engine, generation, SourceReader([self._watched()(datapoints)], waits=waits_below))
         waits = self._df_waits
         chunks = feeder.chunks(self.options.timeout, waits)
         return until_over(chunks, engine, generation, state_of(self), self, waits=waits)
@@ -226,12 +233,12 @@ class ParallelMap(WorkerNode[T_co]):
         generation = engine.begin_pass(partial(engine.schedule.begin_pass, first))
         if not self._reads_by_index:
             stream, taken = reading_ahead(self, stream, self.options.owner)
-            source = SourceReader(one_pass(self.ds, p, stream), waits=self.ds._df_waits)
+            source = SourceReader(map(self._watched(), one_pass(self.ds, p, stream)), waits=self.ds._df_waits)
         else:
             # A datapoint dropped below keeps its position, so what is drawn for later ones does not change.
             length = None if self.ds._df_endless else self.ds._df_num_from(stream.begin)
             blocks = onwards(first, _BLOCK) if length is None else consecutive(first, first + length)
-            source = SourceReader([self.ds._df_at(blocks, stream)], waits=self.ds._df_waits)
+            source = SourceReader([self._watched()(self.ds._df_at(blocks, stream))], waits=self.ds._df_waits)
         waits, held = self._df_waits, None if self.ds._df_endless else self
         chunks = Feeder(engine, generation, source).chunks(self.options.timeout, waits)
         return until_over(chunks, engine, generation, state_of(self), held, taken, waits=waits)
@@ -246,7 +253,11 @@ class ParallelMap(WorkerNode[T_co]):
         if self.num_workers == 0:
             return until_closed(self._df_passes_here(self._df_node_in_worker(self.ds), stream), self)
         below = self.ds._df_waits
-        source = self._df_continued_by(lambda p: SourceReader(passes_from(self.ds, p, stream), waits=below), stream)
+
+        def read_from(p: int) -> SourceReader:
+            return SourceReader(map(self._watched(), passes_from(self.ds, p, stream)), waits=below)
+
+        source = self._df_continued_by(read_from, stream)
         engine: Engine[MapTasks] = self._df_engine_at(stream)
         engine.tolerance.begin_pass()
         generation = engine.take_over(engine.schedule.resume)
@@ -278,8 +289,8 @@ class MultiThreadMapData(ParallelMap[T_co]):
     """Apply a function to every datapoint, in `num_thread` threads, for work that releases the interpreter's lock.
 
     The consumer reads `ds` itself, and idle threads take the next datapoints. Datapoints are passed on without copying:
-    the function gets a shallow copy, as in `MapData`, so changing an array in place changes it in the source, too. The
-    source has to yield new arrays, not one array again and again with other values.
+    the function gets a shallow copy, as in `MapData`, so changing an array in place changes it in the source, too. A
+    source that yields one array again and again, with other values, is an error.
 
     By default passes never end, as in tensorpack: the passes of `ds` follow one another and mix, and results are
     yielded in the order in which they are completed. Datapoints that the function drops (by returning None) are left

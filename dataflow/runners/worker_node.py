@@ -320,7 +320,9 @@ class WorkerNode(ProxyDataFlow[T_co]):
         specs = [
             WorkerSpec(
                 worker=k,
-                payload=FlowPayload(replace(job, worker_init=options.worker_init, promise=promised)),
+                payload=FlowPayload(
+                    replace(job, worker_init=options.worker_init, promise=promised, hands_on=not backend.own_process)
+                ),
                 port=links.channel.port(k),
                 encoder=links.codec.port(k),
                 credit=links.credit.port(k),

@@ -47,6 +47,7 @@ from dataflow.transforms.applying import (
     name_of,
     shared_rng,
 )
+from dataflow.transforms.grouping import MemoryWatch, may_reuse_memory
 from dataflow.transforms.indexing import consecutive, onwards
 
 __all__ = ["AsyncMapData"]
@@ -217,6 +218,8 @@ class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
     ) -> Iterator[Any]:
         """The results of `calls` for all datapoints; with `taken`, without holes."""
         waits = self._df_waits
+        if may_reuse_memory(self.ds):
+            datapoints = state_of(self).part(MemoryWatch).over(datapoints, waits)
         steps = self._steps(calls, datapoints, waits, state_of(self).session, _Judge(self, calls, scope))
         return pausing(steps if taken is None else _count(steps, taken), waits)
 

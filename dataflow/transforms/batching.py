@@ -18,13 +18,13 @@ from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co, T_in
 from dataflow.protocol.datapoint import INT32, component, present, stack
 from dataflow.protocol.failures import Budget
 from dataflow.protocol.parameters import count_or_fraction, flag, function, whole_number
-from dataflow.protocol.passes import known_length, walk
+from dataflow.protocol.passes import known_length
 from dataflow.protocol.pauses import Pause, limit, paused, pausing, resumed
 from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import state_of
 from dataflow.transforms.applying import Place, RequestedBlocks, ToleratesFailures, Uncopied
 from dataflow.transforms.arguments import integer_dtype
-from dataflow.transforms.grouping import NextGroup, ReusedMemory, copy_datapoint
+from dataflow.transforms.grouping import MemoryWatch, NextGroup, ReusedMemory, copy_datapoint, may_reuse_memory
 from dataflow.transforms.indexing import none_dropped, passes_and_positions
 
 __all__ = ["BatchData", "BatchDataByShape", "GroupedData"]
@@ -58,14 +58,16 @@ class GroupedData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         """The function that makes a batch of a list of datapoints. It is chosen once for a pass."""
         raise NotImplementedError
 
-    @property
-    def _df_copies(self) -> bool:
-        """Whether the memory of a datapoint may be used for later ones: by code of the user, or of a library below."""
-        return any(node._df_calls or not (node._df_inputs or node._df_holds) for node in walk(self.ds, everywhere=True))
+    _df_hands_on: bool = False
+    """Whether a batch holds the datapoints as they are."""
 
-    @property
-    def _df_memory(self) -> ReusedMemory | None:
-        return state_of(self).part(ReusedMemory) if self._df_copies else None
+    def _df_next_group(self, datapoints: Iterator[Any]) -> NextGroup:
+        if not may_reuse_memory(self.ds, everywhere=True):
+            return NextGroup(datapoints, None)
+        state = state_of(self)
+        if self._df_hands_on:
+            return NextGroup(state.part(MemoryWatch).over(datapoints, self._df_waits), None)
+        return NextGroup(datapoints, state.part(ReusedMemory))
 
     @property
     def _df_takes(self) -> int | None:  # type: ignore[override]
@@ -99,7 +101,7 @@ class GroupedData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         # No variable may hold a batch or its datapoints: the receiver of a batch may reuse its memory.
-        taken = partial(NextGroup(self._df_input(p, stream), self._df_memory).take, self.batch_size)
+        taken = partial(self._df_next_group(self._df_input(p, stream)).take, self.batch_size)
         groups = iter(taken, [])
         made = self._df_made(self._df_combiner(), lambda k: (p, k), stream)
         return present(made.over(groups if self.remainder else takewhile(self._is_whole, groups)))
@@ -126,7 +128,7 @@ class GroupedData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
             spread = first[:, None] + np.arange(self.batch_size)
             wanted = spread[np.arange(self.batch_size) < size[:, None]]
             datapoints = none_dropped(self.ds._df_at([wanted], stream), self)
-            group = NextGroup(datapoints, self._df_memory)
+            group = self._df_next_group(datapoints)
             for num in size.tolist():
                 while True:
                     try:
@@ -164,8 +166,7 @@ class BatchData(GroupedData[T_co]):
     are NumPy arrays. Lists and tuples become a list, dicts a dict.
 
     The source may yield one buffer again and again, or several by turns, with other values. With `use_list` or
-    `collate`, and under threads and `LocallyShuffleData`, datapoints are kept as they are: there a source has to yield
-    new arrays.
+    `collate`, datapoints are handed on as they are, so that is an error.
 
     Args:
         ds: Datapoints of one kind: same components, same shapes.
@@ -263,6 +264,10 @@ class BatchData(GroupedData[T_co]):
         return "collate" in vars(self)
 
     @property
+    def _df_hands_on(self) -> bool:  # type: ignore[override]
+        return self.use_list or vars(self).get("collate") is not None
+
+    @property
     def _df_parameters(self) -> dict[str, Any]:
         given = vars(self)
         return {
@@ -270,11 +275,6 @@ class BatchData(GroupedData[T_co]):
             "int_dtype": given.get("int_dtype", INT32),
             "collate": given.get("collate"),
         }
-
-    @property
-    def _df_copies(self) -> bool:
-        hands_on = self.use_list or vars(self).get("collate") is not None
-        return not hands_on and super()._df_copies
 
     def _df_made(self, func: Callable[[Any], Any], place: Place, scope: Any) -> Uncopied:
         made = super()._df_made(func, place, scope)

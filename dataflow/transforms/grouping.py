@@ -1,6 +1,6 @@
-"""The datapoints of one batch, taken from a source that may use the memory of one datapoint for the next.
+"""Datapoints that are kept while their source makes others, and may use the memory of one for the next.
 
-Guarantees:
+Guarantees for those of a batch (`NextGroup`):
 
 - In each process, the datapoints of the first batch are copied as they arrive, and compared at its end with what the
   source has made of them since. A source that has written into any of them, in one buffer or in several by turns, has
@@ -9,26 +9,50 @@ Guarantees:
   the last: if the source has one buffer, the first batch that would be wrong raises, except an incomplete one at the
   end of a pass. In every fourth batch another one is compared, too, so what several buffers do is found out, perhaps
   after some batches.
-- Where no code of the user makes or changes datapoints (`GroupedData._df_copies`), nothing is looked at.
 - Other sources pay for a copy of one datapoint per batch, or two, not of all.
+
+Guarantees for those that are handed on as they are, from threads, from a buffer, ahead of calls or in a list
+(`MemoryWatch`):
+
+- None is copied, because code may rely on it that what it changes in place is changed in the source.
+- The first datapoints are compared with all before them: one that is in the memory of another, whose values have
+  changed, raises. Of the others, every 512th is compared with the one after it, so a source that begins later to use
+  one buffer is found out, after some datapoints; one with more buffers than datapoints are compared is not.
+
+Where no code of the user makes or changes datapoints (`may_reuse_memory`), nothing is looked at.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from itertools import islice
-from operator import ne
+from itertools import chain, islice
+from operator import is_not, ne
 from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["NextGroup", "ReusedMemory", "copy_datapoint"]
+from dataflow.protocol.base import DataFlow
+from dataflow.protocol.passes import walk
+
+__all__ = ["MemoryWatch", "NextGroup", "ReusedMemory", "copy_datapoint", "may_reuse_memory"]
 
 _SEQUENCES: Final = frozenset({list, tuple})
 _UNCHANGEABLE: Final = frozenset({int, float, complex, bool, str, bytes, type(None)}).union(
     kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in "biufc"
 )
 _BATCHES_PER_TURN: Final = 4
+_NUM_FIRST: Final = 64
+_FIRST_BYTES: Final = 1 << 24  # no more are noted of them, but of one datapoint
+_DATAPOINTS_PER_TURN: Final = 512
+
+
+def may_reuse_memory(ds: DataFlow, *, everywhere: bool = False) -> bool:
+    """Whether the memory of a datapoint may be used for later ones: by code of the user, or of a library.
+
+    Below workers only with `everywhere`: what comes from them is new.
+    """
+    return any(node._df_calls or not (node._df_inputs or node._df_holds) for node in walk(ds, everywhere=everywhere))
 
 
 class ReusedMemory:
@@ -101,6 +125,114 @@ class NextGroup:
                 "later datapoints into the same memory, so this batch, and perhaps those before, would be wrong. Yield "
                 "copies (array.copy())"
             )
+
+
+class MemoryWatch:
+    """Finds out whether datapoints that are handed on as they are, and kept, are overwritten with later ones."""
+
+    def __init__(self) -> None:
+        self._num_first = _NUM_FIRST  # datapoints that are still to be compared with all before them
+        self._num_bytes = 0  # of them
+        self._noted: dict[int, tuple[Any, Any]] = {}  # by place in memory: an array, list or dict, and what it held
+        self._in_pass: object = None
+        self.num_left = 0  # datapoints until the next one is looked at
+        self.num_seen = 0  # looked at
+
+    def over(
+        self, datapoints: Iterator[Any], waits: bool, in_pass: object = None, num: int | None = None
+    ) -> Iterator[Any]:
+        """The datapoints. Those of different passes are not compared: the user may change data between them.
+
+        Args:
+            datapoints: Those of one pass, or of a part of it.
+            waits: Whether they may raise `TimeoutError`, and continue with the next step.
+            in_pass: The pass; None for another one than before.
+            num: How many they are, if that is known.
+        """
+        if num is not None and num <= self.num_left:
+            self.num_left -= num
+            return datapoints
+        if in_pass is None or in_pass != self._in_pass:
+            self._noted.clear()
+            self._in_pass = in_pass
+        return _Watched(self, datapoints) if waits else chain.from_iterable(self._parts_of(datapoints, num))
+
+    def _parts_of(self, datapoints: Iterator[Any], num: int | None) -> Iterator[Iterator[Any]]:
+        """The datapoints, those in one part that nobody looks at: a step of Python for each would cost more."""
+        left, num_seen = sys.maxsize if num is None else num, -1
+        while num_seen != self.num_seen:
+            num_passed = min(self.num_left, left)
+            self.num_left -= num_passed
+            yield islice(datapoints, num_passed)
+            left, num_seen = left - num_passed - 1, self.num_seen
+            yield map(self.look_at, islice(datapoints, 1))
+
+    def look_at(self, dp: Any) -> Any:
+        """Compare `dp` with those before it, and return it.
+
+        Raises:
+            ValueError: It is in the memory of one of them, whose values have changed.
+        """
+        self.num_seen += 1
+        noted, parts = self._noted, dict(_parts(dp))
+        for place in noted.keys() & parts.keys():
+            part, held = noted[place]
+            if _differ(_held(part), held):
+                noted.clear()
+                raise ValueError(
+                    "a datapoint was overwritten with a later one, while a worker or the consumer had still to read "
+                    "it: the code that makes them uses its memory again. Yield, or return, copies (array.copy())"
+                )
+        if self._num_first:
+            self._num_bytes += sum(part.nbytes for part in parts.values() if isinstance(part, np.ndarray))
+            is_last = bool(noted) and self._num_bytes >= _FIRST_BYTES
+            self._num_first = 0 if is_last else self._num_first - 1
+        if self._num_first or not noted:
+            noted.update((place, (part, _held(part))) for place, part in parts.items())
+        else:
+            noted.clear()
+            self.num_left = _DATAPOINTS_PER_TURN - 2
+        return dp
+
+
+class _Watched(Iterator[Any]):
+    """Datapoints at which a `MemoryWatch` looks. No generator: it goes on after a timeout."""
+
+    def __init__(self, watch: MemoryWatch, datapoints: Iterator[Any]) -> None:
+        self._watch = watch
+        self._datapoints = datapoints
+
+    def __next__(self) -> Any:
+        watch = self._watch
+        if watch.num_left:
+            watch.num_left -= 1
+            return next(self._datapoints)
+        return watch.look_at(next(self._datapoints))
+
+
+def _parts(value: Any) -> Iterator[tuple[int, Any]]:
+    """The arrays, lists and dicts of a datapoint, each with its place in memory."""
+    if isinstance(value, np.ndarray):
+        if value.nbytes:
+            yield value.__array_interface__["data"][0], value
+    elif isinstance(value, list | tuple | dict):
+        if value and not isinstance(value, tuple):
+            yield id(value), value
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _parts(item)
+
+
+def _held(part: Any) -> Any:
+    """What an array, a list or a dict holds now: a list and a dict by the identity of their elements."""
+    if isinstance(part, np.ndarray):
+        return part.tobytes()
+    return [*part, *part.values()] if isinstance(part, dict) else part[:]
+
+
+def _differ(now: Any, before: Any) -> bool:
+    if isinstance(now, bytes):
+        return bool(now != before)
+    return len(now) != len(before) or any(map(is_not, now, before))
 
 
 def copy_datapoint(value: Any) -> Any:

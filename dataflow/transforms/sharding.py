@@ -17,12 +17,12 @@ from typing import Any, Final, Literal, get_args
 from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.protocol.parameters import whole_number
-from dataflow.protocol.passes import is_unordered_only, known_length, promise, require_seed, walk, without_order
+from dataflow.protocol.passes import is_unordered_only, known_length, promise, require_seed, without_order
 from dataflow.protocol.pauses import Pause, paused, pausing
 from dataflow.protocol.seeding import Spread, Stream
 from dataflow.protocol.state import Promise, state_of
 from dataflow.transforms.batching import GroupedData
-from dataflow.transforms.grouping import copy_datapoint
+from dataflow.transforms.grouping import copy_datapoint, may_reuse_memory
 from dataflow.transforms.indexing import Indexes, none_dropped, order_by_index, passes_and_positions
 
 __all__ = ["ShardData", "Tail", "batches_of", "place"]
@@ -154,7 +154,7 @@ class ShardData(ProxyDataFlow[T_co]):
 
         All ranks have read equally far whenever they yield.
         """
-        copies = any(node._df_calls or not (node._df_inputs or node._df_holds) for node in walk(self.ds))
+        copies = may_reuse_memory(self.ds)
         num_kept = self.world_size - 1 if self.tail == "repeat" else 0
         first: list[Any] = []  # datapoints of the beginning of the pass, to fill up its end
         mine: Any = None  # the datapoint of this rank, once it was read

@@ -19,6 +19,7 @@ from dataflow.protocol.pauses import Pause, limit, paused, pausing, resumed
 from dataflow.protocol.seeding import Stream, Table, permutation, rng, root_seed
 from dataflow.protocol.state import state_of
 from dataflow.transforms.arguments import require_addressable, require_end
+from dataflow.transforms.grouping import MemoryWatch, may_reuse_memory
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reorder
 
 __all__ = ["LocallyShuffleData", "ShuffleData"]
@@ -90,7 +91,7 @@ class LocallyShuffleData(ProxyDataFlow[T_co], RNGDataFlow[T_co]):
     meet; an input shorter than the buffer is in it several times. An iteration continues where the last one stopped,
     so only one is possible at a time. ``len`` is the number of datapoints that one pass of the input contributes.
 
-    Datapoints stay in the buffer without a copy, so the input has to yield new arrays, not one array again and again.
+    Datapoints stay in the buffer without a copy, so an input that yields one array again and again is an error.
 
     Args:
         ds: The input.
@@ -142,6 +143,8 @@ class LocallyShuffleData(ProxyDataFlow[T_co], RNGDataFlow[T_co]):
         generator = rng(self._df_words(stream, 0))
         buffer: deque[Any] = deque()
         datapoints = passes_on(self.ds, stream)
+        if may_reuse_memory(self.ds):
+            datapoints = MemoryWatch().over(datapoints, waits)
         interval = self.shuffle_interval
         yield from self._through(buffer, limit(datapoints, waits, interval - 1), waits)
         # Each interval begins with a datapoint, because there is no shuffle after the last one.

@@ -26,12 +26,11 @@ from dataflow.errors import LengthUnknown, NotAddressable, ShapeMismatch, Timeou
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.protocol.datapoint import as_number_or_array, component, stack_column
 from dataflow.protocol.parameters import whole_number
-from dataflow.protocol.passes import walk
 from dataflow.protocol.pauses import Pause, paused, pausing
 from dataflow.protocol.seeding import Stream, Table
 from dataflow.protocol.state import state_of
 from dataflow.transforms.arguments import fits
-from dataflow.transforms.grouping import copy_datapoint
+from dataflow.transforms.grouping import copy_datapoint, may_reuse_memory
 from dataflow.transforms.indexing import Indexes, none_dropped, order_by_index, passes_and_positions
 
 __all__ = ["PackData"]
@@ -381,9 +380,7 @@ class _Reader:
         self._node = node
         self._keys = None if node.key is None else node._df_names
         self._dtypes: list[Any] = [None] * len(node._df_names)
-        self.copies = any(
-            below._df_calls or not (below._df_inputs or below._df_holds) for below in walk(node.ds, everywhere=True)
-        )
+        self.copies = may_reuse_memory(node.ds, everywhere=True)
         self.num_tokens = 0  # read so far
 
     def read(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dataflow import (
+    AsyncMapData,
     BatchData,
     BatchDataByShape,
     BucketBatchData,
@@ -14,8 +15,11 @@ from dataflow import (
     DataFromGenerator,
     DataFromList,
     JoinData,
+    LocallyShuffleData,
     MapData,
     MultiProcessMapAndBatchData,
+    MultiThreadMapData,
+    MultiThreadRunner,
     PadBatchData,
     ParallelData,
     RepeatedDataPoint,
@@ -237,6 +241,107 @@ def test_what_is_kept_as_a_list_is_not_copied():
     dp = [np.ones(SHAPE)]
     batch = next(iter(BatchData(DataFromList([dp, dp]), 2, use_list=True)))
     assert batch[0][0] is dp[0]
+
+
+async def same(dp):
+    return dp
+
+
+HANDING_ON = {
+    "threads": lambda ds: ParallelData(ds, 1, backend="thread"),
+    "threads by default": lambda ds: MultiThreadRunner(lambda: ds, 4, 1),
+    "thread map": lambda ds: MultiThreadMapData(ds, 2, lambda dp: dp, strict=True),
+    "thread map by default": lambda ds: MultiThreadMapData(ds, 2, lambda dp: dp),
+    "LocallyShuffleData": lambda ds: LocallyShuffleData(ds, 4),
+    "AsyncMapData": lambda ds: AsyncMapData(ds, same, num_concurrent=4),
+    "use_list": lambda ds: BatchData(ds, 2, use_list=True),
+    "collate": lambda ds: BatchData(ds, 2, collate=list),
+}
+NUM = 700
+
+
+class Numbers(DataFlow):
+    """Datapoints in `num` buffers by turns, from datapoint `start` on."""
+
+    def __init__(self, num, start=0):
+        self.num, self.start = num, start
+
+    def __len__(self):
+        return NUM
+
+    def __iter__(self):
+        buffers = [np.zeros(SHAPE) for _ in range(self.num)]
+        for k in range(NUM):
+            array = buffers[k % self.num] if k >= self.start else np.zeros(SHAPE)
+            array[:] = k
+            yield [array]
+
+
+@pytest.mark.parametrize("ds", [Numbers(1), Numbers(3), Numbers(40), Numbers(1, start=500)], ids=str)
+@pytest.mark.parametrize("make", HANDING_ON.values(), ids=HANDING_ON)
+def test_what_would_be_handed_on_and_overwritten_is_refused(make, ds):
+    with make(ds) as df, pytest.raises(ValueError, match="was overwritten with a later one"):
+        list(itertools.islice(df, NUM))
+
+
+@pytest.mark.parametrize("source", [whole_array, views_of_it, lists, plain_lists, dicts, last_in_tuples])
+def test_every_part_of_a_datapoint_is_looked_at(source):
+    with pytest.raises(ValueError, match="was overwritten with a later one"):
+        list(BatchData(DataFromGenerator(source), 2, use_list=True))
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("make", [
+    lambda func, num: MultiThreadMapData(DataFromList([[k] for k in range(NUM)]), num, func, strict=True),
+    lambda func, num: ParallelData(MapData(DataFromList([[k] for k in range(NUM)]), func), num, backend="thread"),
+])  # fmt: skip
+def test_a_function_that_returns_one_buffer_is_refused_in_threads(make, num_workers):
+    buffer = np.zeros(SHAPE)
+
+    def func(dp):
+        buffer[:] = dp[0]
+        return [buffer]
+
+    with make(func, num_workers) as df, pytest.raises(ValueError, match="was overwritten with a later one"):
+        list(df)
+
+
+@pytest.mark.parametrize("make", HANDING_ON.values(), ids=HANDING_ON)
+def test_what_does_not_change_is_handed_on_as_it_is(make):
+    same_array, arrays = np.ones(SHAPE), [np.full(SHAPE, k) for k in range(NUM)]
+    with make(DataFromGenerator(lambda: ([array, same_array] for array in arrays))) as df:
+        for _ in range(2):
+            taken = list(itertools.islice(df, NUM // 2))
+            assert len({id(part) for part in _arrays_of(taken)} - {*map(id, arrays), id(same_array)}) == 0
+            for array in arrays:
+                array += 1
+
+
+def _arrays_of(value):
+    return [value] if isinstance(value, np.ndarray) else [array for item in value for array in _arrays_of(item)]
+
+
+def test_what_a_function_changes_in_place_is_no_datapoint_that_was_overwritten():
+    def double(dp):
+        dp[0] *= 2
+        return dp
+
+    arrays = [np.full(SHAPE, k) for k in range(NUM)]
+    held = MapData(DataFromList([[array] for array in arrays], shuffle=False), lambda dp: dp)
+    with MultiThreadMapData(held, 2, double, strict=True) as df:
+        for p in range(1, 4):
+            assert [int(array[0, 0]) for (array,) in df] == [k << p for k in range(NUM)]
+
+
+def test_of_large_datapoints_two_are_compared(monkeypatch):
+    monkeypatch.setattr(gathering, "_FIRST_BYTES", 1)
+    for ds, is_found in (Numbers(1), True), (Numbers(2), False):
+        df = BatchData(ds, 2, use_list=True)
+        if not is_found:
+            assert len(list(df)) == NUM // 2
+            continue
+        with pytest.raises(ValueError, match="was overwritten with a later one"):
+            list(df)
 
 
 class OneBuffer(DataFlow):
