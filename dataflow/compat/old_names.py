@@ -219,7 +219,10 @@ KEYWORD_ONLY: Final[Mapping[str, Mapping[int, str]]] = {
 
 GONE_KEYWORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "DataFromGenerator": {"size": "is gone: for a flow with a length, write FixedSizeData(DataFromGenerator(…), size)"},
-    "send_dataflow_zmq": {"print_interval": "is gone: leave it out"},
+    "send_dataflow_zmq": {
+        "print_interval": "is gone: leave it out",
+        "format": "only None is possible: RemoteDataZMQ receives, not an operation of TensorFlow",
+    },
 }
 """Parameters of older versions that have no counterpart."""
 

@@ -669,8 +669,15 @@ class _Rewriter:
     def _gone(self, call: Any, name: str, given: set[str]) -> None:
         """Report arguments that this library refuses."""
         gone = GONE_KEYWORDS.get(name, {})
-        for keyword in gone.keys() & given:
-            self._find(call, "left", f"{name}({keyword}=…)", gone[keyword])
+        for argument in call.args:
+            keyword = self._keyword(argument)
+            if keyword in gone and not (keyword == "format" and self._code(argument.value) == "None"):
+                self._find(call, "left", f"{name}({keyword}=…)", gone[keyword])
+        if name == "send_dataflow_zmq":
+            for argument in call.args[3:4]:
+                given_as = self._code(argument.value)
+                if not (self._keyword(argument) or argument.star or given_as == "None"):
+                    self._find(argument, "left", f"{name}(…, {given_as})", f"is the format: {gone['format']}")
         if name == "DataFromGenerator" and len(call.args) > 1 and not given & {"size", "gen"}:
             self._find(call, "left", f"{name}(…, size)", gone["size"])
         if name in _BIND and not given & {"curve", "insecure"}:

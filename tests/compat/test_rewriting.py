@@ -396,6 +396,19 @@ def test_a_keyword_that_is_given_twice_is_left():
     assert findings_in(source) == [(2, "nr_proc")]
 
 
+def test_formats_of_remote_flows_are_reported():
+    source = """
+from tensorpack.dataflow import send_dataflow_zmq as send
+send(df, addr, 50, "zmq_ops")
+send(df, addr, hwm=50, format="zmq_op")
+send(df, addr, 50, None, True), send(df, addr, format=None), send(df, addr, 50, *more)
+"""
+    assert findings_in(source) == [
+        (3, 'send_dataflow_zmq(…, "zmq_ops")'),
+        (4, "send_dataflow_zmq(format=…)"),
+    ]
+
+
 def test_old_parameters_of_what_a_variable_holds_are_reported():
     source = """
 from tensorpack.dataflow import PrefetchDataZMQ, FakeData
