@@ -311,9 +311,9 @@ def test_workers_without_work_are_prepared_when_they_get_some(one_core, monkeypa
         assert prepared() == expected  # closing it has changed nothing
 
 
-def test_the_work_of_those_that_died_is_done_by_workers_that_had_none(one_core, monkeypatch):
+def test_the_death_of_the_only_worker_with_work_is_reported_after_all_that_is_due_before(one_core, monkeypatch):
     monkeypatch.setattr(WorkerCount, "next", lambda self, load: self.num)
-    df = MultiProcessMapData(numbers(), 6, sleep_and_tell, strict=True, ordered=False, timeout=LIMIT)
+    df = MultiProcessMapData(numbers(), 6, sleep_and_tell, strict=True, timeout=LIMIT)
     found = []
 
     def iterate():
@@ -324,4 +324,4 @@ def test_the_work_of_those_that_died_is_done_by_workers_that_had_none(one_core, 
 
     with df, pytest.raises(WorkerDied):
         iterate()
-    assert len(found) == len(set(found)) > 5
+    assert found == [*range(len(found))]  # the error comes where the worker died, after all that is due before
