@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -53,15 +53,23 @@ def read_tree() -> Tree:
 
 
 @functools.cache
-def parsed(source: str) -> tuple[ast.Module, tuple[ast.AST, ...]]:
-    """A module, and all that is in it: every rule reads every file."""
+def parsed(source: str) -> tuple[ast.Module, dict[type[ast.AST], list[Any]]]:
+    """A module, and all that is in it by type: every rule reads every file."""
     module = ast.parse(source)
-    return module, tuple(ast.walk(module))
+    nodes: dict[type[ast.AST], list[Any]] = {}
+    for node in ast.walk(module):
+        nodes.setdefault(type(node), []).append(node)
+    return module, nodes
 
 
-def nodes_of(tree: Tree) -> Iterator[tuple[str, ast.AST]]:
+def nodes_in(source: str, *types: type[ast.AST]) -> Iterator[Any]:
+    for kind in types:
+        yield from parsed(source)[1].get(kind, ())
+
+
+def nodes_of(tree: Tree, *types: type[ast.AST]) -> Iterator[tuple[str, Any]]:
     for path, source in tree.items():
-        for node in parsed(source)[1]:
+        for node in nodes_in(source, *types):
             yield path, node
 
 
@@ -93,7 +101,7 @@ def imports_go_down(tree: Tree) -> list[str]:
         room = room_of(path)
         found += [
             f"{path}:{node.lineno}: {room} must not import {other}"
-            for node in (parsed(source)[1] if room in LAYERS else ())
+            for node in (nodes_in(source, ast.Import, ast.ImportFrom) if room in LAYERS else ())
             for other in rooms_in(path, node)
             if not may_import(room, other, is_late=id(node) in late_nodes(source))
         ]
@@ -118,9 +126,8 @@ def may_import(room: str, other: str, *, is_late: bool) -> bool:
 def late_nodes(source: str) -> frozenset[int]:
     """The ids of the nodes that are executed when a function is called, or read by type checkers only."""
     late: set[int] = set()
-    for node in parsed(source)[1]:
-        for_checkers = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        if for_checkers or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+    for node in nodes_in(source, ast.If, ast.FunctionDef, ast.AsyncFunctionDef):
+        if not isinstance(node, ast.If) or (isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
             late |= {id(inner) for statement in node.body for inner in ast.walk(statement)}
     return frozenset(late)
 
@@ -128,39 +135,42 @@ def late_nodes(source: str) -> frozenset[int]:
 def no_star_import(tree: Tree) -> list[str]:
     return [
         f"{path}:{node.lineno}: star import"
-        for path, node in nodes_of(tree)
-        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
+        for path, node in nodes_of(tree, ast.ImportFrom)
+        if any(alias.name == "*" for alias in node.names)
     ]
 
 
 def no_global(tree: Tree) -> list[str]:
-    return [f"{path}:{node.lineno}: global" for path, node in nodes_of(tree) if isinstance(node, ast.Global)]
+    return [f"{path}:{node.lineno}: global" for path, node in nodes_of(tree, ast.Global)]
 
 
 def no_private_name_crosses_a_file(tree: Tree) -> list[str]:
     """An attribute with an underscore belongs to `self`, or to an object whose class is in the same file."""
     found = []
     for path, source in tree.items():
-        module, nodes = parsed(source)
-        own = set(defined_attributes(module))
+        own = set(defined_attributes(parsed(source)[0]))
         modules = set()
-        for node in nodes:
+        for node in nodes_in(source, ast.Import, ast.ImportFrom):
             imported = imported_modules(path, node)
             if private := [name for name in imported if any(map(is_private, name.split(".")))]:
                 found.append(f"{path}:{node.lineno}: imports {', '.join(private)}")
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                modules |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
-        for node in nodes:
-            if isinstance(node, ast.Attribute) and is_private(node.attr):
+            modules |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
+        for node in nodes_in(source, ast.Attribute):
+            if is_private(node.attr):
                 owner = root_of(node.value)
                 if not is_self(node.value) and (owner in modules or node.attr not in own):
                     found.append(f"{path}:{node.lineno}: {ast.unparse(node)} is private to another file")
     return found
 
 
-def defined_attributes(module: ast.Module) -> Iterator[str]:
-    """Name what the classes of this file define: methods, class attributes, slots, assignments to self."""
-    for node in ast.walk(module):
+@functools.cache
+def defined_attributes(top: ast.AST) -> tuple[str, ...]:
+    """Name what the classes of a file define: methods, class attributes, slots, assignments to self."""
+    return tuple(definitions_in(top))
+
+
+def definitions_in(top: ast.AST) -> Iterator[str]:
+    for node in ast.walk(top):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_self(node.value):
             yield node.attr
         elif isinstance(node, ast.ClassDef):
@@ -188,11 +198,8 @@ def root_of(node: ast.expr) -> str | None:
 def only_the_display_prints(tree: Tree) -> list[str]:
     return [
         f"{path}:{node.lineno}: print"
-        for path, node in nodes_of(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "print"
-        and path not in MAY_PRINT
+        for path, node in nodes_of(tree, ast.Call)
+        if isinstance(node.func, ast.Name) and node.func.id == "print" and path not in MAY_PRINT
     ]
 
 
@@ -257,9 +264,7 @@ def front_door_imports_nothing_of_ours(tree: Tree) -> list[str]:
 def no_finaliser_methods(tree: Tree) -> list[str]:
     """A `__del__` may run in any thread, and after its module is gone; `weakref.finalize` is the way."""
     return [
-        f"{path}:{node.lineno}: __del__"
-        for path, node in nodes_of(tree)
-        if isinstance(node, ast.FunctionDef) and node.name == "__del__"
+        f"{path}:{node.lineno}: __del__" for path, node in nodes_of(tree, ast.FunctionDef) if node.name == "__del__"
     ]
 
 
@@ -276,10 +281,9 @@ class Found(NamedTuple):
 
 
 def classes_of(tree: Tree) -> Iterator[Found]:
-    for path, node in nodes_of(tree):
-        if isinstance(node, ast.ClassDef):
-            heads = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)
-            yield Found(path, node, tuple(ast.unparse(head).rpartition(".")[2] for head in heads))
+    for path, node in nodes_of(tree, ast.ClassDef):
+        heads = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)
+        yield Found(path, node, tuple(ast.unparse(head).rpartition(".")[2] for head in heads))
 
 
 def no_class_name_twice(tree: Tree) -> list[str]:
@@ -293,8 +297,8 @@ def no_cast_to_a_class_of_ours(tree: Tree) -> list[str]:
     """What has to be cast to a concrete class is known by the wrong type: give it a protocol, or keep the class."""
     concrete = {found.node.name for found in classes_of(tree) if not found.is_protocol}
     found = []
-    for path, node in nodes_of(tree):
-        if isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in {"cast", "typing.cast"}:
+    for path, node in nodes_of(tree, ast.Call):
+        if node.args and ast.unparse(node.func) in {"cast", "typing.cast"}:
             target = node.args[0]
             text = target.value if isinstance(target, ast.Constant) else ast.unparse(target)
             if names := concrete & set(re.findall(r"\w+", str(text))):
@@ -306,7 +310,7 @@ def no_import_cycle(tree: Tree) -> list[str]:
     """Imports inside functions, and those for type checkers, count too."""
     modules = {module_of(path): path for path in tree}
     graph: dict[str, set[str]] = {}
-    for path, node in nodes_of(tree):
+    for path, node in nodes_of(tree, ast.Import, ast.ImportFrom):
         here = module_of(path)
         for name in imported_modules(path, node):
             while name and name not in modules:
@@ -344,19 +348,14 @@ def no_private_name_is_inherited(tree: Tree) -> list[str]:
     for own in classes.values():
         lineage = list(ancestors(own, classes))
         here = [own, *(base for base in lineage if base.path == own.path)]
-        near = {name for base in here for name in defined_attributes(ast.Module([base.node], []))}
-        far = {
-            name: base.path
-            for base in lineage
-            if base.path != own.path
-            for name in defined_attributes(ast.Module([base.node], []))
-        }
+        near = {name for base in here for name in defined_attributes(base.node)}
+        far = {name: base.path for base in lineage if base.path != own.path for name in defined_attributes(base.node)}
         used = {
             node.attr: node.lineno
             for node in ast.walk(own.node)
             if isinstance(node, ast.Attribute) and is_self(node.value)
         }
-        defined = dict.fromkeys(defined_attributes(ast.Module([own.node], [])), own.node.lineno)
+        defined = dict.fromkeys(defined_attributes(own.node), own.node.lineno)
         for name, line in (defined | used).items():
             if is_private(name) and (name in far or name not in near):
                 where = f"private to {far[name]}" if name in far else "defined nowhere in this file"
@@ -515,7 +514,7 @@ def test_a_layer_imports_only_from_those_above_it_in_the_table():
 
 def test_no_layer_may_import_what_it_does_not():
     used: dict[str, set[str]] = {}
-    for path, node in nodes_of(read_tree()):
+    for path, node in nodes_of(read_tree(), ast.Import, ast.ImportFrom):
         used.setdefault(room_of(path), set()).update(rooms_in(path, node))
     for room, words in LAYERS.items():
         assert [
@@ -557,7 +556,7 @@ def test_every_file_that_a_page_names_exists(page):
 @pytest.mark.parametrize("heading", HEADINGS)
 def test_the_figures_name_classes_and_files_that_exist(heading):
     tree = read_tree()
-    classes = {node.name for _, node in nodes_of(tree) if type(node) is ast.ClassDef}
+    classes = {node.name for _, node in nodes_of(tree, ast.ClassDef)}
     figure = figure_below(heading)
     named = set(CLASS.findall(figure))
     assert named and named <= classes
