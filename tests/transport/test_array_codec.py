@@ -472,7 +472,7 @@ FIRST = {
 @pytest.mark.parametrize("first", FIRST.values(), ids=FIRST)
 def test_what_the_last_datapoint_was_like_changes_nothing_about_the_next(first, name):
     dp = LIKE_THE_LAST[name]
-    with Wire() as wire:
+    with Wire(MIB) as wire:
         before = wire.free_blocks()
         for copy, original in zip(wire.send(first, first, dp, first, dp), (first, first, dp, first, dp), strict=True):
             check_same(original, copy)
@@ -649,7 +649,7 @@ def test_arrays_that_differ_in_their_first_dimension_arrive(lengths, tail, dtype
         "alone": lambda a: a,
     }[where]
     datapoints = [make(array) for array in arrays]
-    with Wire() as wire:
+    with Wire(2 * MIB) as wire:
         before = wire.free_blocks()
         copies = wire.send(*datapoints)
         check_same(datapoints, copies)
