@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
@@ -35,9 +36,13 @@ def receiver(**options):
         yield df
 
 
-def arrays(num):
+def arrays(num, goes_on=None):
+    """So many arrays; after the first, the sender waits for an event."""
+
     def generate():
         for k in range(num):
+            if k == 1 and goes_on is not None:
+                goes_on.wait(LIMIT)
             yield [k, np.full(SIZE, k % 251, np.uint8)]
 
     return DataFromGenerator(generate)
@@ -58,10 +63,12 @@ def test_passes_are_complete_and_in_order(delay):
 def test_as_much_is_under_way_as_the_window_holds(hwm, least):
     """A window that holds the product of bandwidth and delay keeps the connection busy."""
     with receiver(hwm=hwm, heartbeat=LIMIT / 4) as df, link_to(df, 0.001) as link:
-        sending = Sending(arrays(2000), link.address, heartbeat=LIMIT / 4)
+        goes_on = threading.Event()
+        sending = Sending(arrays(2000, goes_on), link.address, heartbeat=LIMIT / 4)
         datapoints = iter(df)
         next(datapoints)
         link.stall(LIMIT)  # as long a delay as a loaded machine needs to fill the window
+        goes_on.set()
         wait_until(lambda: link.max_under_way >= least, LIMIT, lambda: f"{link.max_under_way} bytes are under way")
         link.stall(0)
         assert sum(1 for _ in datapoints) == 1999
