@@ -4,9 +4,10 @@ A fixed number of processes gets work only as far as that pays.
 """
 
 import collections
+import dataclasses
 import itertools
 import logging
-import multiprocessing
+import mmap
 import os
 import re
 import signal
@@ -49,6 +50,17 @@ def all_at_once(monkeypatch):
         return self.num
 
     monkeypatch.setattr(WorkerCount, "next", choose_most)
+
+
+@pytest.fixture
+def own_machine(monkeypatch):
+    """As if nothing else ran: no worker waits for a core, and twice as many make twice as much."""
+    decide = WorkerCount.next
+
+    def without_others(self, load):
+        return decide(self, dataclasses.replace(load, delayed=0.0, datapoints=round(load.seconds * 500 * self.num)))
+
+    monkeypatch.setattr(WorkerCount, "next", without_others)
 
 
 def numbers(n=N):
@@ -95,7 +107,7 @@ def passes_until(condition, least=3):
 
 
 @pytest.mark.parametrize("name", FLOWS)
-def test_workers_that_sleep_become_more_and_the_data_are_the_same(name, caplog):
+def test_workers_that_sleep_become_more_and_the_data_are_the_same(name, own_machine, caplog):
     with caplog.at_level(logging.INFO, "dataflow"), FLOWS[name](max_workers=6, timeout=LIMIT) as df:
         assert [next(iter(df))] == [[0]]
         assert len(state_of(df).resource.workers) == 1
@@ -112,7 +124,7 @@ def test_batches_of_a_map_are_the_same():
             assert [batch[0].tolist() for batch in df] == [[2 * (k + j) for j in range(8)] for k in range(0, N, 8)]
 
 
-def test_default_maps_add_workers_too(caplog):
+def test_default_maps_add_workers_too(own_machine, caplog):
     with (
         caplog.at_level(logging.INFO, "dataflow"),
         MultiProcessMapData(numbers(), "auto", sleep, max_workers=4, timeout=LIMIT) as df,
@@ -124,11 +136,11 @@ def test_default_maps_add_workers_too(caplog):
 
 
 def test_a_worker_that_was_added_is_replaced_when_it_is_killed(all_at_once, caplog):
-    is_killed = multiprocessing.RawValue("b", False)
+    is_killed = mmap.mmap(-1, 1)
     n = 5000  # for ten seconds, until a worker is added
 
     def sleep_until_one_is_killed(dp):
-        time.sleep(0 if is_killed.value else 2e-3)
+        time.sleep(0 if is_killed[0] else 2e-3)
         return [dp[0], os.getpid()]
 
     flow = MapData(numbers(n), sleep_until_one_is_killed)
@@ -138,10 +150,10 @@ def test_a_worker_that_was_added_is_replaced_when_it_is_killed(all_at_once, capl
         for k, pid in df:
             found.append(k)
             first = first or pid
-            if not is_killed.value and pid != first:
+            if not is_killed[0] and pid != first:
                 os.kill(pid, signal.SIGKILL)
-                is_killed.value = True
-    assert found == list(range(n)) and is_killed.value
+                is_killed[0] = True
+    assert found == list(range(n)) and is_killed[0]
     assert "Another was started in its place" in caplog.text
 
 
@@ -246,7 +258,7 @@ def test_the_maximum_holds_where_the_number_does_not_adapt(monkeypatch):
         assert MultiProcessRunner(numbers(), 5, "auto", max_workers=most).num_workers == expected
 
 
-def test_threads_that_are_added_have_nodes_of_their_own():
+def test_threads_that_are_added_have_nodes_of_their_own(own_machine):
     class Own(MapData):
         def reset_state(self):
             super().reset_state()
@@ -298,7 +310,7 @@ def one_core(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["ParallelData", "MultiProcessMapData"])
-def test_of_many_workers_some_get_work_at_first_and_all_if_they_sleep(name, one_core, caplog):
+def test_of_many_workers_some_get_work_at_first_and_all_if_they_sleep(name, one_core, own_machine, caplog):
     make = {
         "ParallelData": lambda: ParallelData(MapData(numbers(), sleep), 6, timeout=LIMIT),
         "MultiProcessMapData": lambda: MultiProcessMapData(numbers(), 6, sleep, strict=True, timeout=LIMIT),
