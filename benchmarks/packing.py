@@ -26,7 +26,7 @@ __all__ = ["documents", "measure", "table"]
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT = 400.0  # seconds
-GROUP = 128  # documents, about as many as `PackData` takes
+GROUP = 192  # documents, about as many as `PackData` takes
 NAMES = ("tokens", "segment_ids", "positions")
 WINDOW = 1000  # documents among which ours chooses; grain keeps as many bins as hold about so many
 

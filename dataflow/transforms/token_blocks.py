@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice, pairwise, repeat
 from numbers import Number, Real
@@ -26,7 +27,7 @@ from dataflow.errors import LengthUnknown, NotAddressable, ShapeMismatch, Timeou
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow
 from dataflow.protocol.datapoint import as_number_or_array, component, stack_column
 from dataflow.protocol.parameters import whole_number
-from dataflow.protocol.pauses import Pause, paused, pausing
+from dataflow.protocol.pauses import Pause, flatten, paused, pausing
 from dataflow.protocol.seeding import Stream, Table
 from dataflow.protocol.state import state_of
 from dataflow.transforms.arguments import fits
@@ -44,7 +45,7 @@ Columns = tuple[NDArray[Any], ...]
 _ADDED: Final = ("segment_ids", "positions")
 _INT64: Final = np.dtype(np.int64)
 _LONGEST: Final = np.iinfo(np.int32).max  # positions are int32
-_AT_ONCE: Final = 131_072  # tokens that are packed together: with fewer, numpy's calls cost more than what they copy
+_AT_ONCE: Final = 196_608  # tokens that are packed together: with fewer, numpy's calls cost more than what they copy
 _NUMBERS: Final = "biufcV"  # kinds of dtypes; V for bfloat16
 
 
@@ -180,7 +181,7 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
 
     def _in_order(self, p: int, stream: Stream) -> Iterator[Any]:
         waits = self._df_waits
-        return pausing(self._pack(p, stream, waits), waits)
+        return flatten(pausing(self._pack(p, stream, waits), waits), waits)
 
     def _pack(self, p: int, stream: Stream, waits: bool) -> Iterator[Any]:
         reader, num, num_empty = _Reader(self), 0, 0
@@ -200,11 +201,11 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
                 )
             if lengths:
                 packer.add(columns, lengths)
-                yield from parts.take()
+                yield parts.take()
             if failure is not None:
                 raise failure
         packer.finish()
-        yield from parts.take()
+        yield parts.take()
         self._warn_of_empty(num_empty, num)
 
     def _documents_of_pass(self, reader: _Reader, p: int, stream: Stream, waits: bool) -> Iterator[Any]:
@@ -227,7 +228,7 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
             is_pause = type(dps) is Pause
             yield dps
             if not is_pause and not one_by_one:
-                num = min(2 * num, num * wanted // (reader.num_tokens - before + 1) + 1)
+                num = min(4 * num, num * wanted // (reader.num_tokens - before + 1) + 1)
 
     def _warn_of_empty(self, num_empty: int, num: int) -> None:
         if num_empty and not state_of(self).warned:
@@ -240,7 +241,7 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
         if self._lengths is None:
             return DataFlow._df_at(self, blocks, stream)
         waits = self._df_waits
-        return pausing(self._blocks_at(blocks, stream, waits), waits)
+        return flatten(pausing(self._blocks_at(blocks, stream, waits), waits), waits)
 
     def _blocks_at(self, blocks: Blocks, stream: Stream, waits: bool) -> Iterator[Any]:
         reader, n = _Reader(self), len(self.ds)
@@ -275,7 +276,7 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
                 is_complete = parts.put_blocks(wanted[here], found)
                 if is_complete and numbers:
                     found = {numbers[-1]: found[numbers[-1]]}  # the next block may begin in it
-                yield from parts.take()
+                yield parts.take()
                 if not is_complete:
                     raise failure or failed or AssertionError("a document is missing")
 
@@ -396,12 +397,19 @@ class _Reader:
         columns: list[list[Any]] = [[] for _ in self._dtypes]
         failure = None
         if self._keys is None:
-            columns[0] = [dp[0] if type(dp) is list and len(dp) == 1 else dp for dp in dps]
+            are_lists = list in map(type, dps[:1])
+            columns[0] = [dp[0] if type(dp) is list and len(dp) == 1 else dp for dp in dps] if are_lists else dps
         elif all(type(dp) is dict and dp.keys() >= set(self._keys) for dp in dps):
             columns = [[dp[key] for dp in dps] for key in self._keys]
-        lengths = self._lengths_of_alike(columns) if len(columns[0]) == len(dps) else None
-        is_as_expected = expected is None or lengths == expected[: len(dps)]
-        if lengths is None or not is_as_expected or sum(lengths) > _LONGEST:
+        array = np.ndarray
+        found = [  # the lengths of documents that need no further check
+            [len(value) for value in column if type(value) is array and value.dtype is dtype and value.ndim == 1]
+            for column, dtype in zip(columns, self._dtypes, strict=True)
+        ]
+        lengths = found[0]
+        are_alike = len(lengths) == len(dps) and found.count(lengths) == len(found)
+        are_as_expected = expected is None or lengths == expected[: len(dps)]
+        if not are_alike or not are_as_expected or sum(lengths) > _LONGEST:
             rows: list[Columns] = []
             try:
                 for k, dp in enumerate(dps):
@@ -415,15 +423,6 @@ class _Reader:
             lengths = [*map(len, columns[0])]
         self.num_tokens += sum(lengths)
         return columns, lengths, failure
-
-    def _lengths_of_alike(self, columns: list[list[Any]]) -> list[int] | None:
-        """The lengths of documents that need no further check; None if there are others."""
-        for column, dtype in zip(columns, self._dtypes, strict=True):
-            for value in column:
-                if type(value) is not np.ndarray or value.dtype is not dtype or value.ndim != 1:
-                    return None
-        lengths = [[*map(len, column)] for column in columns]
-        return lengths[0] if lengths.count(lengths[0]) == len(lengths) else None
 
     def columns(self, dp: Any, p: int, number: int) -> Columns:
         """The columns of document `number` of pass `p`, all of one length.
@@ -536,6 +535,15 @@ def _as_array(value: Any, name: Any, p: int, number: int) -> NDArray[Any]:
     return np.asarray(value)
 
 
+def _concatenate(arrays: list[Any], num: int) -> NDArray[Any]:
+    """What `numpy.concatenate` returns for documents of one dtype, which have `num` tokens together."""
+    dtype = arrays[-1].dtype  # as that of all, but what is left of documents in another byte order is native
+    if num <= 2 * _AT_ONCE and dtype.isnative:  # numpy is faster with many, which it takes in huge pages
+        with suppress(TypeError):  # not contiguous
+            return np.frombuffer(bytearray().join(arrays), dtype)
+    return np.concatenate(arrays)
+
+
 class _Parts:
     """Parts of documents, one after another, of which blocks are made: many by one call of numpy.
 
@@ -553,7 +561,7 @@ class _Parts:
         self._numbers = np.empty(0, np.int32)  # 0, 1, …, as many as were needed
         # Once memory of this size was freed, glibc keeps what smaller arrays leave, instead of returning it to the
         # system at once: a third less time per token.
-        np.empty(4 << 20, np.uint8)
+        np.empty(8 << 20, np.uint8)
 
     def put(self, columns: Columns, begin: int, end: int, cut: int = 0) -> None:
         """Append a document from position `begin` to before `end`, without its first `cut` tokens."""
@@ -600,41 +608,33 @@ class _Parts:
         size, num = self.size, self.num_tokens // self.size * self.size
         if not num:
             return iter(())
-        columns = [np.concatenate(arrays) for arrays in self._columns]
-        ends, stops = np.array(self._lengths).cumsum(), np.array(self._stops)
+        lengths, stops = np.fromiter(self._lengths, int), np.fromiter(self._stops, int)
+        ends = lengths.cumsum()
         starts = (ends - stops).astype(np.int32)  # where the document of each part would begin
         last = int(ends.searchsorted(num))  # the part in which the last block ends
-        self._keep_rest(columns, num, last, int(ends[last]) - num)
-        ends[last] = num
         begins = np.arange(0, num, size)  # of the blocks
-        cuts = np.concatenate([begins, ends[: last + 1]])
+        cuts = np.concatenate([begins, ends[:last], [num]])
         cuts.sort()  # a piece lies between two of them, and has no token where a block and a part begin together
-        blocks = cuts[:-1] // size
-        parts = np.arange(len(blocks)) - blocks
-        firsts = ends.searchsorted(begins, "right")  # the part with which each block begins
-        lengths = cuts[1:] - cuts[:-1]
-        segments = (parts - firsts[blocks] + 1).astype(np.int32).repeat(lengths)
-        positions = starts[parts].repeat(lengths)
+        before = cuts.searchsorted(begins, "right") - 2  # the piece before each block
+        segments = (np.arange(len(cuts) - 1) - before[cuts[:-1] // size]).astype(np.int32).repeat(cuts[1:] - cuts[:-1])
+        positions = starts.repeat(lengths)[:num]
         if len(self._numbers) < num:
             self._numbers = np.arange(num, dtype=np.int32)
         np.subtract(self._numbers[:num], positions, out=positions)
         for part in self._padding:
             segments[part] = positions[part] = 0
         self._padding = []
-        arrays = [array[:num].reshape(-1, size) for array in (*columns, segments, positions)]
-        names = (*self._pad_values, *_ADDED)
-        items = [zip(repeat(name), rows, strict=False) for name, rows in zip(names, arrays, strict=True)]
-        return map(dict, zip(*items, strict=True))  # only the blocks hold the arrays
-
-    def _keep_rest(self, columns: list[NDArray[Any]], num: int, last: int, length: int) -> None:
-        """Go on with what is left after the first `num` tokens, `length` of them in part `last`."""
-        if length:
-            self._lengths[last] = length
-        else:
-            last += 1
+        columns = [_concatenate(arrays, self.num_tokens) for arrays in self._columns]
+        self._lengths[last] = int(ends[last]) - num
         del self._lengths[:last], self._stops[:last]
         self.num_tokens -= num
-        self._columns = [[column[num:]] if self.num_tokens else [] for column in columns]
+        self._columns = [[column[num:]] for column in columns]
+        arrays = [array[:num].reshape(-1, size) for array in (*columns, segments, positions)]
+        names = (*self._pad_values, *_ADDED)
+        if len(names) == 3:  # written out, since it is faster than dict()
+            a, b, c = names
+            return ({a: tokens, b: ids, c: places} for tokens, ids, places in zip(*arrays, strict=True))
+        return map(dict, map(zip, repeat(names), zip(*arrays, strict=True)))  # only the blocks hold the arrays
 
 
 class _Fit:

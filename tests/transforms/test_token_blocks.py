@@ -118,6 +118,18 @@ def test_fitting_pads_little_among_many_documents():
     assert sum(lengths) / (len(blocks) * 1024) > 0.99
 
 
+@pytest.mark.parametrize("tokens_at_once", [1, 100])
+@pytest.mark.parametrize("policy", ["split", "fit"])
+@pytest.mark.parametrize("change", [lambda tokens: tokens[::2], lambda tokens: tokens.astype(">i4")])
+def test_documents_may_be_strided_or_in_another_byte_order(change, policy, tokens_at_once, monkeypatch):
+    monkeypatch.setattr("dataflow.transforms.token_blocks._AT_ONCE", tokens_at_once)
+    documents = documents_of([5, 9, 3, 20, 12, 2])
+    changed = DataFromList([*map(change, documents)], shuffle=False)
+    copied = DataFromList([np.array(change(tokens), np.int32) for tokens in documents], shuffle=False)
+    blocks, expected = plain(PackData(changed, 4, policy=policy)), plain(PackData(copied, 4, policy=policy))
+    assert blocks == expected and {block["tokens"][0] for block in blocks} == {np.dtype(np.int32).str}
+
+
 def test_a_document_may_fill_several_blocks():
     assert as_lists(PackData(listed([10_000]), 4000)) == split(documents_of([10_000]), 4000)
 
