@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import sys
 from collections.abc import Iterator, Mapping
+from types import FrameType
 from typing import Any, Final
 
 from dataflow.errors import NotReproducible, StateMismatch
@@ -20,6 +22,7 @@ from dataflow.protocol.seeding import current_root, fresh_root
 from dataflow.protocol.state import FirstCalls, Promise, state_of
 from dataflow.runners.worker_node import WorkerNode
 from dataflow.system.pickling import dumps, imported_main, loads
+from dataflow.transforms.grouping import MemoryWatch, may_reuse_memory
 from dataflow.transforms.resuming import ResumableData, Resumed, begin_of
 from dataflow.transforms.sharding import ShardData, Tail, place
 
@@ -36,7 +39,8 @@ def to_torch(
     """Make a `torch.utils.data.IterableDataset` of a flow, for torch's DataLoader.
 
     Each iteration is the next pass of the flow, with tensors in place of arrays: they share the memory of the arrays.
-    Python integers and int32 arrays become int64, as torch wants labels; every other dtype stays.
+    Python integers and int32 arrays become int64, as torch wants labels; every other dtype stays. Where a DataLoader
+    keeps tensors, in its workers or to make a batch, a flow that yields one array again and again is an error.
 
     Let the flow make the batches, and pass ``batch_size=None``. If the flow has a runner or a parallel map, leave
     ``num_workers=0``: its workers do the work. Otherwise the workers of a DataLoader, and the ranks of a training job,
@@ -97,9 +101,9 @@ class FlowDataset:
         self._begun = None
         self.counter.by_workers = False
         waits = self._df._df_waits
-        return pausing(self._datapoints(self._num_made - 1, waits), waits, "the data set")
+        return pausing(self._datapoints(self._num_made - 1, waits, _is_collated()), waits, "the data set")
 
-    def _datapoints(self, k: int, waits: bool) -> Iterator[Any]:
+    def _datapoints(self, k: int, waits: bool, is_collated: bool) -> Iterator[Any]:
         # A pass begins with its first step: StatefulDataLoader makes iterators that it does not use.
         flow, worker = self._here()
         p = self._number(worker, k)
@@ -117,6 +121,9 @@ class FlowDataset:
             self._has_ended = True
             return
         datapoints = iter(flow)
+        # A worker of a DataLoader sends datapoints in another thread.
+        if (is_collated or worker is not None) and may_reuse_memory(flow):
+            datapoints = state.part(MemoryWatch).over(datapoints, waits)
         if loaded is not None:
             # If nothing is left of the pass, which is not known in advance without a length, `ResumableData` goes on
             # with the next one; but other workers may still be in this one.
@@ -374,3 +381,15 @@ def _share(df: DataFlow, rank: int, world_size: int, tail: Tail, *, warns: bool)
     share = ShardData(df, rank, world_size, tail)
     state_of(share).warned = not warns
     return share
+
+
+def _is_collated() -> bool:
+    """Whether a DataLoader makes batches of the datapoints, and keeps them until one is complete."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(("torch.", "torchdata.")):
+            found = getattr(frame.f_locals.get("self"), "auto_collation", None)
+            if found is not None:
+                return bool(found)
+        frame = frame.f_back
+    return False

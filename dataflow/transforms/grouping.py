@@ -25,12 +25,15 @@ Where no code of the user makes or changes datapoints (`may_reuse_memory`), noth
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterator
+from copy import copy
 from itertools import chain, islice
 from operator import is_not, ne
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dataflow.protocol.base import DataFlow
 from dataflow.protocol.passes import walk
@@ -215,18 +218,27 @@ def _parts(value: Any) -> Iterator[tuple[int, Any]]:
     if isinstance(value, np.ndarray):
         if value.nbytes:
             yield value.__array_interface__["data"][0], value
+        if value.dtype == object:
+            for item in value.flat:
+                yield from _parts(item)
     elif isinstance(value, list | tuple | dict):
         if value and not isinstance(value, tuple):
             yield id(value), value
         for item in value.values() if isinstance(value, dict) else value:
             yield from _parts(item)
+    elif _is_array(value):
+        yield value.data_ptr() if hasattr(value, "data_ptr") else id(value), value
+    elif isinstance(value, bytearray | deque):
+        yield id(value), value
 
 
 def _held(part: Any) -> Any:
-    """What an array, a list or a dict holds now: a list and a dict by the identity of their elements."""
+    """What a part holds now: arrays and bytes as bytes, all else by the identity of its elements."""
     if isinstance(part, np.ndarray):
         return part.tobytes()
-    return [*part, *part.values()] if isinstance(part, dict) else part[:]
+    if isinstance(part, dict):
+        return [*part, *part.values()]
+    return list(part) if isinstance(part, list | deque) else _bytes_of(part)
 
 
 def _differ(now: Any, before: Any) -> bool:
@@ -241,14 +253,33 @@ def copy_datapoint(value: Any) -> Any:
     if kind in _UNCHANGEABLE:
         return value
     if kind is np.ndarray:
-        return value.copy()
+        return value.copy() if value.dtype != object else _copy_of_objects(value)
     if kind is list:
         return value[:] if _UNCHANGEABLE.issuperset(map(type, value)) else [*map(copy_datapoint, value)]
     if kind is tuple:
         return tuple(map(copy_datapoint, value))
     if kind is dict:
         return {key: copy_datapoint(item) for key, item in value.items()}
-    return value.copy() if isinstance(value, np.ndarray) else value
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, tuple):
+        return value._make(map(copy_datapoint, value)) if hasattr(value, "_make") else value
+    if isinstance(value, list | dict):
+        copied = copy(value)
+        for key in value if isinstance(value, dict) else range(len(value)):
+            copied[key] = copy_datapoint(value[key])
+        return copied
+    if not _is_array(value):
+        return value
+    copies = getattr(value, "clone", None) or getattr(value, "copy", None)  # of torch; of images of PIL, and others
+    return value if copies is None else copies()
+
+
+def _copy_of_objects(value: NDArray[Any]) -> NDArray[Any]:
+    copied = value.copy()
+    for k, item in enumerate(value.flat):
+        copied.flat[k] = copy_datapoint(item)
+    return copied
 
 
 def _content(value: Any) -> Any:
@@ -260,7 +291,26 @@ def _content(value: Any) -> Any:
     if kind in _SEQUENCES:
         return [*map(_content, value)]
     if isinstance(value, np.ndarray):
-        return value.shape, value.tobytes()
-    if kind is dict:
+        return (value.shape, value.tobytes()) if value.dtype != object else [*map(_content, value.flat)]
+    if isinstance(value, dict):
         return {key: _content(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [*map(_content, value)]
+    if kind not in _UNCHANGEABLE and _is_array(value):
+        return _bytes_of(value)
     return id(value), value  # the value is there so that no other object gets its id
+
+
+def _is_array(value: Any) -> bool:
+    """Whether it is an array of another library."""
+    return hasattr(type(value), "__array__") and not isinstance(value, np.ndarray | np.generic)
+
+
+def _bytes_of(value: Any) -> bytes:
+    """The values of an array of another library, or a bytearray; empty if it has no such form."""
+    try:
+        if hasattr(value, "data_ptr"):  # a tensor of torch, of any dtype and device
+            value = value.detach().cpu().contiguous().flatten().view(sys.modules["torch"].uint8)
+        return np.asarray(value).tobytes()
+    except (TypeError, ValueError, RuntimeError, NotImplementedError):
+        return b""

@@ -51,7 +51,7 @@ def generated(n=N):
 def loader(dataset, num_workers=0, **options):
     context = "fork" if num_workers else None
     return data.DataLoader(
-        dataset, batch_size=None, num_workers=num_workers, **{"multiprocessing_context": context, **options}
+        dataset, num_workers=num_workers, **{"batch_size": None, "multiprocessing_context": context, **options}
     )
 
 
@@ -643,3 +643,50 @@ def test_in_one_process_it_is_refused_where_a_state_is_saved_or_loaded(caplog):
     resumed.load_state_dict(state)
     with pytest.raises(NotReproducible, match="generator that it holds"):
         list(resumed)
+
+
+@pytest.mark.parametrize(("num_workers", "batch_size", "is_refused"), [
+    (0, None, False), (0, 3, True), (1, None, True), (1, 3, True),
+])  # fmt: skip
+def test_one_buffer_is_refused_where_a_data_loader_keeps_tensors(num_workers, batch_size, is_refused):
+    def source():
+        buffer = np.zeros(2)
+        for k in range(9):
+            buffer[:] = k
+            yield [buffer]
+
+    made = loader(to_torch(DataFromGenerator(source)), num_workers, batch_size=batch_size)
+    if not is_refused:
+        assert [int(tensor[0]) for (tensor,) in made] == list(range(9))
+        return
+    with pytest.raises(ValueError, match="was overwritten with a later one"):
+        list(made)
+
+
+def test_batches_of_tensors_in_one_buffer_are_right():
+    def source():
+        buffer = torch.zeros(2, dtype=torch.bfloat16)
+        for k in range(8):
+            buffer[:] = k
+            yield [buffer.float(), k] if k % 2 else [buffer, k]
+
+    def batches(datapoints):
+        return [(images.tolist(), ks.tolist()) for images, ks in BatchData(datapoints, 2, collate=stacked)]
+
+    def stacked(dps):
+        return [torch.stack([image.float() for image, _ in dps]).numpy(), np.array([k for _, k in dps])]
+
+    copies = DataFromList([[image.clone(), k] for image, k in source()], shuffle=False)
+    assert len(batches(copies)) == 4
+    with pytest.raises(ValueError, match="was overwritten with a later one"):
+        batches(DataFromGenerator(source))
+
+    def floats():
+        buffer = torch.zeros(2)
+        for k in range(8):
+            buffer[:] = k
+            yield [buffer]
+
+    assert [images[:, 0].tolist() for (images,) in BatchData(DataFromGenerator(floats), 2)] == [
+        [0, 1], [2, 3], [4, 5], [6, 7]
+    ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Sources that use memory again: one buffer, or several by turns."""
 
 import itertools
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from functools import partial
 
 import numpy as np
@@ -80,6 +81,32 @@ def of_several_kinds():
         yield row
 
 
+Pair = namedtuple("Pair", ["array", "k"])
+
+
+class Row(list):
+    """A list with a name."""
+
+
+def _of_class(make):
+    def source():
+        buffer = np.zeros(SHAPE)
+        for k in range(7):
+            buffer[:] = k
+            yield make(buffer, k)
+
+    return source
+
+
+OF_CLASSES = {
+    "namedtuple": _of_class(Pair),
+    "subclass of list": _of_class(lambda buffer, k: Row([buffer, k])),
+    "OrderedDict": _of_class(lambda buffer, k: OrderedDict(x=buffer, k=k)),
+    "defaultdict": _of_class(lambda buffer, k: defaultdict(int, x=buffer, k=k)),
+    "inside": _of_class(lambda buffer, k: [Pair(buffer, buffer)]),
+}
+
+
 def turns(num):
     buffers = [np.zeros(SHAPE) for _ in range(num)]
     for k in range(12):
@@ -96,6 +123,8 @@ def kept(source):
 
 
 def deep(value):
+    if isinstance(value, Pair):
+        return Pair(*map(deep, value))
     if isinstance(value, list | tuple):
         return type(value)(map(deep, value))
     return {key: deep(item) for key, item in value.items()} if isinstance(value, dict) else np.copy(value)[()]
@@ -117,6 +146,25 @@ BATCHING = {
 @pytest.mark.parametrize("make", BATCHING.values(), ids=BATCHING)
 def test_one_buffer_gives_right_batches(source, make):
     assert plain(make(DataFromGenerator(source))) == plain(make(kept(source)))
+
+
+@pytest.mark.parametrize("source", OF_CLASSES.values(), ids=OF_CLASSES)
+@pytest.mark.parametrize("make", BATCHING.values(), ids=BATCHING)
+def test_one_buffer_in_containers_of_any_class_gives_right_batches(source, make):
+    if source is OF_CLASSES["inside"] and make is BATCHING["PadBatchData"]:
+        return  # it pads arrays, not what holds them
+    assert plain(make(DataFromGenerator(source))) == plain(make(kept(source)))
+
+
+def test_one_buffer_in_an_array_of_objects_gives_right_batches():
+    def source():
+        buffer = np.zeros(2)
+        for k in range(6):
+            buffer[:] = k
+            yield [np.array([buffer, None], object)]
+
+    batches = [[row[0][0] for row in rows] for (rows,) in BatchData(DataFromGenerator(source), 3)]
+    assert batches == [[0, 1, 2], [3, 4, 5]]
 
 
 @pytest.mark.parametrize("make", [
@@ -284,7 +332,17 @@ def test_what_would_be_handed_on_and_overwritten_is_refused(make, ds):
         list(itertools.islice(df, NUM))
 
 
-@pytest.mark.parametrize("source", [whole_array, views_of_it, lists, plain_lists, dicts, last_in_tuples])
+def bytes_and_queue():
+    row = [bytearray(2), deque([0])]
+    for k in range(7):
+        row[0][0] = row[1][0] = k
+        yield row[:]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [whole_array, views_of_it, lists, plain_lists, dicts, last_in_tuples, *OF_CLASSES.values(), bytes_and_queue],
+)
 def test_every_part_of_a_datapoint_is_looked_at(source):
     with pytest.raises(ValueError, match="was overwritten with a later one"):
         list(BatchData(DataFromGenerator(source), 2, use_list=True))
