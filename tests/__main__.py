@@ -18,14 +18,8 @@ INTERRUPTS_IN_FULL = tuple(
     (INTERRUPTS, "-k", words)
     for words in ("every_line and closed", "every_line and used", "refuses", "not every_line and not refuses")
 )
-# The first three wait most, for Ray and for the ends of processes, and run in one part with the quick interrupts. What
-# else is in which part makes the parts take equally long.
-WAITING = (
-    "tests/ray",
-    "tests/promises/test_workers_end_with_the_program.py",
-    "tests/runners/test_runners.py",
-    "tests/observe",
-)
+# These wait most, for Ray and for the ends of processes. What else is in which part makes the parts take equally long.
+WAITING = ("tests/ray", "tests/promises/test_workers_end_with_the_program.py")
 OTHER = (
     "tests/promises/test_arrays_are_yours.py",
     "tests/promises/test_faults_of_maps_reach_the_loop.py",
@@ -38,7 +32,7 @@ OTHER = (
     "tests/transforms",
 )
 RUNNERS = ("tests/runners", "tests/promises")
-RUNNERS += tuple(f"--ignore={place}" for place in (INTERRUPTS, *OTHER, *WAITING))
+RUNNERS += tuple(f"--ignore={place}" for place in (*OTHER, *WAITING))
 REST = ("tests", "dataflow", *(f"--ignore={place}" for place in (*RUNNERS[:2], *OTHER, *WAITING)))
 
 
@@ -75,5 +69,5 @@ if __name__ == "__main__":
         compileall.compile_dir(folder, quiet=2)
     given = sys.argv[1:]
     in_full = any("full" in argument for argument in given) and "-k" not in given
-    last = (WAITING, *INTERRUPTS_IN_FULL) if in_full else ((INTERRUPTS, *WAITING),)
-    sys.exit(run_parts((RUNNERS, OTHER, REST, *last), given))
+    runners = [(*RUNNERS, f"--ignore={INTERRUPTS}"), *INTERRUPTS_IN_FULL] if in_full else [RUNNERS]
+    sys.exit(run_parts((*runners, OTHER, REST, WAITING), given))
