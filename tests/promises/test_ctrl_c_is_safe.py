@@ -51,7 +51,7 @@ from tests.support.waits import LIMIT
 
 ROOT = os.path.dirname(os.path.dirname(dataflow.__file__))
 SIZE = 6
-QUICK_POINTS = 8  # of each class: a class with two scenarios has half of them in each
+QUICK_POINTS = 6  # of each class: a class with two scenarios has half of them in each
 QUICK_CALLS = 3
 FULL_ENDS = 3  # of each scenario
 ERRORS = {"EMFILE": no_descriptor, "MemoryError": MemoryError}

@@ -269,7 +269,7 @@ def test_opencv_that_was_used_before_a_fork_neither_hangs_nor_crowds():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["function", "worker_init", "reset"])
+@pytest.mark.parametrize("where", ["function", "worker_init", pytest.param("reset", marks=pytest.mark.full)])
 def test_opencv_that_a_worker_loads_itself_is_limited_too(where):
     script = f"""
         import sys
