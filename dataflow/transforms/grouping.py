@@ -28,7 +28,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from copy import copy
-from itertools import chain, islice
+from itertools import islice
 from operator import is_not, ne
 from typing import Any, Final
 
@@ -158,17 +158,17 @@ class MemoryWatch:
         if in_pass is None or in_pass != self._in_pass:
             self._noted.clear()
             self._in_pass = in_pass
-        return _Watched(self, datapoints) if waits else chain.from_iterable(self._parts_of(datapoints, num))
+        return _Watched(self, datapoints) if waits else self._steps(datapoints, num)
 
-    def _parts_of(self, datapoints: Iterator[Any], num: int | None) -> Iterator[Iterator[Any]]:
-        """The datapoints, those in one part that nobody looks at: a step of Python for each would cost more."""
+    def _steps(self, datapoints: Iterator[Any], num: int | None) -> Iterator[Any]:
+        """The datapoints. A generator: two threads that step it cannot crash it, as they can an `itertools.chain`."""
         left, num_seen = sys.maxsize if num is None else num, -1
         while num_seen != self.num_seen:
             num_passed = min(self.num_left, left)
             self.num_left -= num_passed
-            yield islice(datapoints, num_passed)
+            yield from islice(datapoints, num_passed)
             left, num_seen = left - num_passed - 1, self.num_seen
-            yield map(self.look_at, islice(datapoints, 1))
+            yield from map(self.look_at, islice(datapoints, 1))
 
     def look_at(self, dp: Any) -> Any:
         """Compare `dp` with those before it, and return it.
