@@ -2,9 +2,10 @@
 
 The documents have 10 to 2,000 tokens, int32, and lie in memory. Each figure is the CPU time of the fastest of several
 passes, in one process of the environment of grain; the contenders take turns. "concatenate" is one call for all
-documents; "concatenate, groups" joins as many at a time as `PackData` takes, so that memory is used again. "numpy"
-makes the same blocks of three arrays by plain NumPy, also by groups, and checks no document. The last row loads a state
-at position 10^9 of an addressable chain, and takes the next datapoint.
+documents, whose result is new memory from the system in each pass if there are at least 10,000; "concatenate, groups"
+joins as many at a time as `PackData` takes, so that memory is used again. "numpy" makes the same blocks of three arrays
+by plain NumPy, also by groups, and checks no document. The last row loads a state at position 10^9 of an addressable
+chain, and takes the next datapoint.
 """
 
 import argparse
