@@ -529,7 +529,15 @@ NEEDED = {"notebook": ["cv2", "nbclient", "ipykernel"], "list": ["torch"], "thre
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "num"), [("notebook", 32), ("list", 30_000), ("threads", 40), ("http", 20)])
+@pytest.mark.parametrize(
+    ("name", "num"),
+    [
+        ("notebook", 32),
+        ("list", 30_000),
+        ("threads", 40),
+        pytest.param("http", 20, marks=pytest.mark.full),
+    ],
+)
 def test_the_programs_of_a_case_are_measured(name, num):
     for package in NEEDED[name]:
         pytest.importorskip(package)

@@ -29,6 +29,7 @@ from dataflow import (
 )
 from dataflow.formats.tables import _TableReader
 from tests.support.contract import check_node, plain, seeded
+from tests.support.products import covering
 from tests.support.waits import LIMIT
 
 NUM = 23
@@ -992,11 +993,16 @@ def test_a_file_that_cannot_be_used_counts_as_one_row_that_failed(tmp_path):
         len(TableData(paths))
 
 
-def test_a_budget_changes_nothing_where_nothing_fails(tmp_path):
-    for kind in ("arrow", "parquet"):
-        table = KINDS[kind](tmp_path)
-        check_node(lambda table=table: TableData(table, shuffle=True, max_failures=3), source=True)
-        check_node(lambda table=table: TableData(table, batch_size=4, block_shuffle=6, max_failures=0.5), source=True)
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    covering(
+        ["arrow", "parquet"],
+        [{"shuffle": True, "max_failures": 3}, {"batch_size": 4, "block_shuffle": 6, "max_failures": 0.5}],
+    ),
+)
+def test_a_budget_changes_nothing_where_nothing_fails(kind, options, tmp_path):
+    table = KINDS[kind](tmp_path)
+    check_node(lambda: TableData(table, **options), source=True)
 
 
 def test_rows_may_be_filtered_below_a_batch():
