@@ -17,7 +17,8 @@ every process that builds the same flow. It contains no address, and no order of
 - Inside the user's own program, a function counts by its code (without line numbers, comments and docstring) and by
   what `references` finds that it holds and reads; a class by its bases and all that its body defines; an object by its
   class and by what pickle would store, since a cache outlives the process, and what pickle leaves out is made again.
-- Python itself and installed packages count by name and version.
+- Python itself and installed packages count by name and version; plain values that code reads of their modules count as
+  well, since the program may have set them.
 """
 
 from __future__ import annotations

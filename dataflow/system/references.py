@@ -299,6 +299,9 @@ def _loads(item: dis.Instruction, name: str) -> bool:
     return item.opname.startswith(("LOAD_FAST", "STORE_FAST_LOAD")) and name in names
 
 
+_PLAIN: Final = frozenset({bool, int, float, complex, str, bytes})
+
+
 class Variable(NamedTuple):
     """A global variable that code reads."""
 
@@ -320,6 +323,8 @@ def globals_of(function: FunctionType) -> Iterator[Variable]:
                     yield Variable(name, value, module)
         elif not hasattr(builtins, first):
             yield Variable(first, MISSING, module)
+        elif _may_be_put_there(first, getattr(builtins, first)):
+            yield Variable(first, getattr(builtins, first), builtins.__name__)
 
 
 def imports_of(function: FunctionType, *, load: bool) -> Iterator[Variable]:
@@ -349,11 +354,18 @@ def _through_modules(variable: Variable, attributes: Sequence[str]) -> Variable:
             break
         is_ours = library_of(value.__name__) is None
         found: Any = getattr(value, attribute, MISSING) if is_ours else vars(value).get(attribute)
-        # A library counts by its version, but not a function or class that the user's program has put there.
-        if not is_ours and not (isinstance(found, FunctionType | type) and library_of(found.__module__) is None):
+        # A library counts by its version, but not what the user's program may have put there.
+        if not is_ours and not _may_be_put_there(attribute, found):
             break
         name, value, module = f"{name}.{attribute}", found, value.__name__
     return Variable(name, value, module)
+
+
+def _may_be_put_there(name: str, value: Any) -> bool:
+    """Whether `value`, which a module of a library or of Python has under `name`, may be the user's: plain ones may."""
+    if isinstance(value, FunctionType | type):
+        return library_of(value.__module__) is None
+    return type(value) in _PLAIN and not name.startswith("__")
 
 
 # -- what values hold --------------------------------------------------------------------------------------------------

@@ -167,6 +167,16 @@ def func(dp): return len(dp)
 «import math as m|import cmath as m»
 def func(dp): return m.sqrt(dp[0])
 ---
+import math
+math.scale = «1|2|1.0|"1"»
+def after(): del math.scale
+def func(dp): return math.scale
+---
+import builtins
+builtins.scale = «1|2»
+def after(): del builtins.scale
+def func(dp): return scale
+---
 from math import «sin|cos|tan» as f
 def func(dp): return f(dp[0])
 ---
