@@ -9,12 +9,19 @@ from dataflow.errors import DataFlowTerminated, NotReentrant, TimeoutError, Work
 from dataflow.protocol.seeding import Stream
 from dataflow.runners.engine import Engine, Plan
 from dataflow.runners.schedules import MixedSchedule
+from dataflow.system import worker_pool
 from dataflow.system.worker_errors import LostWorker
 from dataflow.transport.codec import ObjectCodec
 from dataflow.transport.flow_control import Credit, Window
 from dataflow.transport.messages import Kind, Message
 from tests.support.fakes import FakeChannel, FakeReceiver, FakeWorker
 from tests.support.waits import LIMIT, wait_until
+
+
+@pytest.fixture(autouse=True)
+def short_grace(monkeypatch):
+    """Fakes end when the test says so, and waiting for them is no sleep: the engine is busy for the grace period."""
+    monkeypatch.setattr(worker_pool, "_GRACE", 0.05)
 
 
 def plan_of(channel, credit, num, start):
