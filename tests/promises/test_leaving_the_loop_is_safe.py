@@ -26,7 +26,6 @@ from dataflow import (
     seed,
 )
 from tests.support.products import covering
-from tests.support.waits import LIMIT, wait_until
 
 pytestmark = pytest.mark.usefixtures("unseeded")
 
@@ -135,16 +134,15 @@ def test_an_endless_flow_continues():
 
 
 class Dies(DataFlow):
-    """Its worker exits at a datapoint of the second pass, once, when the consumer has the first."""
+    """Its worker exits at a datapoint of the second pass, once."""
 
-    def __init__(self, ds, folder):
-        self.ds, self.taken, self.died = ds, folder / "taken", folder / "died"
+    def __init__(self, ds, mark):
+        self.ds, self.mark = ds, mark
 
     def __iter__(self):
         for dp in self.ds:
-            if dp[0] == LENGTH + 5 and not self.died.exists():
-                wait_until(self.taken.exists, LIMIT, "the first pass is not taken")
-                self.died.touch()
+            if dp[0] == LENGTH + 5 and not self.mark.exists():
+                self.mark.touch()
                 raise SystemExit(1)
             yield dp
 
@@ -152,7 +150,7 @@ class Dies(DataFlow):
 @pytest.mark.parametrize("kind", ["thread runner", "process runner"])
 def test_a_successor_does_not_repeat_a_pass_that_continues(kind, tmp_path):
     options = {"strict": True, "max_restarts": 1}
-    flow = Dies(FixedSizeData(DataFromGenerator(count), LENGTH), tmp_path)
+    flow = Dies(FixedSizeData(DataFromGenerator(count), LENGTH), tmp_path / "died")
     runner = (
         MultiThreadRunner(lambda: flow, 10, 1, **options)
         if kind == "thread runner"
@@ -160,6 +158,5 @@ def test_a_successor_does_not_repeat_a_pass_that_continues(kind, tmp_path):
     )
     with runner as df:
         assert list(df) == [[k] for k in range(LENGTH)]
-        (tmp_path / "taken").touch()
         with pytest.raises(NotReproducible, match=r"FixedSizeData continues .* but the worker .* has died"):
             list(df)
