@@ -275,6 +275,10 @@ class DataFlow(GenericIn[T_co]):
             return self
         return next((found for ds in self._df_inputs if (found := ds._df_continuing()) is not None), None)
 
+    def _df_weights(self) -> tuple[str, ...]:
+        """The weights of this mixture, and of those below: what continues on them needs the ones that it began with."""
+        return tuple(weights for ds in self._df_inputs for weights in ds._df_weights())
+
     @property
     def _df_may_have_dropped(self) -> bool:
         """Whether this node may have left out datapoints, in this process or in a worker."""

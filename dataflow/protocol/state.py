@@ -273,6 +273,7 @@ class Continued:
         self.begin_again()
         self._held: dict[Stream, _Held] = {}
         self._notes: dict[Stream, Any] = {}
+        self._weights: dict[Stream, tuple[str, ...]] = {}  # of the mixtures below, when the first pass began
 
     def begin_again(self) -> None:
         """What is read ahead begins from the start."""
@@ -290,11 +291,29 @@ class Continued:
 
     def forget(self) -> None:
         """Begin from the start with the next pass; code that still steps an iterator continues with it."""
-        self._held, self._notes = {}, {}
+        self._held, self._notes, self._weights = {}, {}, {}
 
     def holds(self, stream: Stream) -> bool:
         """Whether a pass at `stream` would continue with an iterator."""
         return stream in self._held
+
+    def require_same_weights(self, stream: Stream, df: Any) -> None:
+        """Check that passes of the node `df` at `stream` can continue: the mixtures below have their first weights.
+
+        Raises:
+            ValueError: The weights of one are others than when the first pass began.
+        """
+        weights = df._df_weights()
+        if any(old.root != stream.root for old in list(self._weights)):
+            self._weights = {}  # the user has called `seed` again
+        for before, now in zip(self._weights.setdefault(stream, weights), weights, strict=False):
+            if before != now:
+                raise ValueError(
+                    f"MixData: weights were {before} when the first loop began, and are {now} now. The position in "
+                    f"each flow follows from them, so {type(df).__name__} cannot continue with others. To begin again "
+                    "with the first datapoint of each flow, call close() of the outermost node, or reset_state() if "
+                    "that is MixData"
+                )
 
     def take(self, stream: Stream, begin: Callable[[], Iterator[Any]], df: Any) -> Iterator[Any]:
         """Continue with the iterator at `stream`, begun by `begin` if there is none. Takes over at the call.
@@ -306,9 +325,11 @@ class Continued:
 
         Raises:
             NotReproducible: The pass must not depend on the passes before it.
+            ValueError: The weights of a mixture are others than when the iterator began.
         """
         name, waits = type(df).__name__, df._df_waits
         require_continuing(stream, name)
+        self.require_same_weights(stream, df)
         held = self._held.get(stream)
         if held is None:
             # Another root means that the user has called `seed` again: iterators begun under the old one are over.
@@ -349,6 +370,7 @@ class Continued:
     def drop(self) -> None:
         """Drop all iterators; code that still steps one finds the flow closed."""
         self.begin_again()
-        dropped, self._held, self._notes = self._held, {}, {}
+        dropped = self._held
+        self.forget()
         for held in list(dropped.values()):
             held.generation = terminated

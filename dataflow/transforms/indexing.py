@@ -74,6 +74,7 @@ def pass_from(df: DataFlow, p: int, num_taken: int | None, stream: Stream) -> It
     which can be addressed, is read by index: what is side by side belongs together.
     """
     if num_taken is not None and df._df_endless and df._df_addressable:
+        state_of(df).continued.require_same_weights(stream, df)
         return present(df._df_at(onwards(p * num_taken, num_taken), stream))
     if df._df_addressable and not df._df_endless and without_order(df) is not None:
         return pass_by_index(df, p, stream)

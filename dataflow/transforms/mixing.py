@@ -275,17 +275,9 @@ class MixData(SeveralInputs[T_co]):
         super().reset_state()
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        continued, schedule = state_of(self).continued, _make_schedule(self.weights, len(self._df_flows))
-        begun_with = continued.note(stream, lambda: schedule)
-        if schedule != begun_with:
-            raise ValueError(
-                f"MixData: weights were {_text(begun_with)} when its first loop began, and are {_text(schedule)} "
-                "now. The position in each flow follows from them, so a loop cannot continue with others. Call "
-                "reset_state() to begin again with the first datapoint of each flow"
-            )
         if self._df_addressable:
             return order_by_index(self, p, stream)
-        return continued.take(stream, partial(self._in_order, stream), self)
+        return state_of(self).continued.take(stream, partial(self._in_order, stream), self)
 
     def _in_order(self, stream: Stream) -> Iterator[Any]:
         waits = self._df_waits
@@ -321,6 +313,9 @@ class MixData(SeveralInputs[T_co]):
         positions = in_phase % _BLOCK
         numbers, below = reorder(indexes - positions, positions, partial(self._order, stream, schedule))
         return interleave(self._df_flows, streams, numbers, below)
+
+    def _df_weights(self) -> tuple[str, ...]:
+        return _text(self._schedule()), *super()._df_weights()
 
     def _schedule(self) -> Schedule:
         return _make_schedule(self.weights, len(self._df_flows))  # which the user may change between two passes

@@ -218,6 +218,8 @@ class FixedSizeData(ProxyDataFlow[T_co]):
         if n == 0:
             raise self._empty()
         if self.ds._df_addressable:
+            if self.ds._df_endless:
+                state_of(self).continued.require_same_weights(stream, self)
             begin = int(self._below(np.array([p * self._size]))[0])
             most = 2 * n if n else _MANY
             place = state_of(self).continued.note(stream, _Place) if self.keep_state else _Place()

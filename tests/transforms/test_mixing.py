@@ -2,24 +2,26 @@ import itertools
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dataflow
-from dataflow import MultiProcessRunnerZMQ, MultiThreadRunner
-from dataflow.errors import EmptyPass, LengthUnknown, StateMismatch
+from dataflow import MultiProcessRunnerZMQ, MultiThreadMapData, MultiThreadRunner, ParallelData
+from dataflow.errors import EmptyPass, LengthUnknown, NotReproducible, StateMismatch
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.iterating import DataFromGenerator
 from dataflow.transforms.batching import BatchData
 from dataflow.transforms.filtering import FilterData
+from dataflow.transforms.joining import JoinData
 from dataflow.transforms.mapping import MapData
 from dataflow.transforms.mixing import MixData, RandomChooseData, RandomMixData, _Shares
 from dataflow.transforms.repeating import FixedSizeData, RepeatedData
 from dataflow.transforms.resuming import ResumableData
 from dataflow.transforms.selecting import SelectComponent
 from dataflow.transforms.sharding import ShardData
-from dataflow.transforms.shuffling import ShuffleData
+from dataflow.transforms.shuffling import LocallyShuffleData, ShuffleData
 from tests.support.contract import OldStyle, seeded
 
 
@@ -284,7 +286,7 @@ def test_weights_that_change_count_at_once_or_are_refused(make):
     assert list(itertools.islice(df, 3)) == [0, 1, 2]
     df.weights = [0, 1]
     assert make is generated or df[:3] == [100, 101, 102]
-    with pytest.raises(ValueError, match=r"weights were \[1.0, 0.0\] .* Call reset_state\(\)"):
+    with pytest.raises(ValueError, match=r"weights were \[1.0, 0.0\] .* reset_state\(\)"):
         next(iter(df))
     df.reset_state()
     assert list(itertools.islice(df, 3)) == [100, 101, 102]
@@ -294,6 +296,33 @@ def test_weights_that_change_count_at_once_or_are_refused(make):
     df.weights = [1]
     with pytest.raises(ValueError, match="2 flows and 1 weights"):
         next(iter(df))
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        lambda ds: MapData(ds, abs),
+        lambda ds: BatchData(MapData(ds, lambda k: [k]), 1),
+        lambda ds: ShardData(ds, 0, 2),
+        lambda ds: MapData(FilterData(ds, bool), abs),
+        lambda ds: FixedSizeData(ds, 3),
+        lambda ds: FixedSizeData(MapData(ds, abs), 3, keep_state=False),
+        lambda ds: ParallelData(ds, 0),
+        lambda ds: MultiThreadMapData(ds, 2, abs, buffer_size=4, strict=True),
+        lambda ds: LocallyShuffleData(ds, 2),
+        lambda ds: JoinData([MapData(ds, lambda k: [k]), DataFromList([[0]] * 3)]),
+    ],
+)
+def test_no_loop_above_goes_on_with_other_weights(above):
+    """It would repeat datapoints of one flow, and leave out some of another."""
+    mixture = MixData([numbers(9), numbers(9, 100)], [1, 0])
+    with above(mixture) as df:
+        list(itertools.islice(df, 3))
+        mixture.weights = [0, 1]
+        with pytest.raises((ValueError, NotReproducible), match="weights"):
+            next(iter(df))
+        df.close()
+        assert np.max(next(iter(df))) >= 100
 
 
 def test_wrong_inputs_of_a_mixture_by_weight_are_named():
