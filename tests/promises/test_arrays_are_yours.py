@@ -208,14 +208,14 @@ def corrupt(kind, name, n):
 
 @pytest.mark.parametrize(("kind", "name"), covering(PROCESS_KINDS, [*KEEPERS]))
 def test_what_a_flow_keeps_and_overwrites_arrives_as_it_was(kind, name):
-    assert corrupt(kind, name, 1000) == 0
+    assert corrupt(kind, name, 3000) == 0
 
 
 @pytest.mark.parametrize(("kind", "name"), covering(PROCESS_KINDS, [*KEEPERS]))
 def test_without_the_count_of_references_it_would_not(kind, name, monkeypatch):
     """Shows that the test above can fail."""
     switch_the_check_off(monkeypatch)
-    assert corrupt(kind, name, 1000) > 100
+    assert corrupt(kind, name, 3000) > 300
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each 
 PER_WORKER, PER_RUNNER = 4, 16
 TURNS = 2  # of these 16, a pipe for workers that take turns, if there are many
 SIZE = 20_000  # an array of that size has a block of shared memory
-WORKERS = (1, 4)
+WORKERS = (1, 8)
 
 
 def image(dp):

@@ -235,9 +235,6 @@ def divisors(num):
     return [k for k in range(1, 13) if num % k == 0] + ([num] if num < 30 else [])
 
 
-LONG = {10}  # a second for each step
-
-
 def check_chain(seed):
     global_batch = 840 if seed % 10 == 9 else 24
     job = Job(seed, global_batch)
@@ -251,7 +248,7 @@ def check_chain(seed):
             check(job, (old, batches[0]), (new, batches[1]), choice.randint(0, 1), choice.randint(0, 3))
 
 
-@pytest.mark.parametrize("seed", [pytest.param(k, marks=[pytest.mark.full] * (k in LONG)) for k in range(20)])
+@pytest.mark.parametrize("seed", range(20))
 def test_any_chain_continues_on_any_number_of_ranks(seed):
     check_chain(seed)
 
