@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from operator import is_not
-from typing import Any, Final, overload
+from typing import Any, ClassVar, Final, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -24,7 +24,15 @@ from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import state_of
 from dataflow.transforms.applying import Place, RequestedBlocks, ToleratesFailures, Uncopied
 from dataflow.transforms.arguments import integer_dtype
-from dataflow.transforms.grouping import MemoryWatch, NextGroup, ReusedMemory, copy_datapoint, may_reuse_memory
+from dataflow.transforms.filling import Filling, stack_filled
+from dataflow.transforms.grouping import (
+    MemoryWatch,
+    NextGroup,
+    ReusedMemory,
+    copy_datapoint,
+    has_several_sources,
+    may_reuse_memory,
+)
 from dataflow.transforms.indexing import none_dropped, passes_and_positions
 
 __all__ = ["BatchData", "BatchDataByShape", "GroupedData"]
@@ -61,13 +69,19 @@ class GroupedData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
     _df_hands_on: bool = False
     """Whether a batch holds the datapoints as they are."""
 
+    _df_stacks: ClassVar[bool] = False
+    """Whether `_df_combiner` takes a `Filling` as well as a list."""
+
     def _df_next_group(self, datapoints: Iterator[Any]) -> NextGroup:
         if not may_reuse_memory(self.ds, everywhere=True):
             return NextGroup(datapoints, None)
         state = state_of(self)
         if self._df_hands_on:
             return NextGroup(state.part(MemoryWatch).over(datapoints, self._df_waits), None)
-        return NextGroup(datapoints, state.part(ReusedMemory))
+        memory = state.part(ReusedMemory)
+        if memory.is_reused is None and has_several_sources(self.ds):
+            memory.is_reused = True
+        return NextGroup(datapoints, memory, Filling.begin if self._df_stacks else None)
 
     @property
     def _df_takes(self) -> int | None:  # type: ignore[override]
@@ -240,6 +254,8 @@ class BatchData(GroupedData[T_co]):
             if use_list:
                 raise ValueError("BatchData: collate takes the place of stacking: leave out use_list=True")
 
+    _df_stacks = True
+
     @staticmethod
     def aggregate_batch(data_holder: Sequence[Any], use_list: bool = False, *, int_dtype: DTypeLike = INT32) -> Any:
         """Stack the datapoints `data_holder` into one batch, for nodes that choose the datapoints themselves.
@@ -287,7 +303,8 @@ class BatchData(GroupedData[T_co]):
         collate: Callable[[list[Any]], Any] | None = given.get("collate")
         if collate is not None:
             return collate
-        return partial(stack, use_list=self.use_list, int_dtype=given.get("int_dtype", INT32))
+        int_dtype = given.get("int_dtype", INT32)
+        return partial(stack, use_list=True) if self.use_list else partial(stack_filled, int_dtype=int_dtype)
 
 
 class BatchDataByShape(ProxyDataFlow[T_co]):

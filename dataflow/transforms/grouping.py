@@ -1,6 +1,6 @@
 """Datapoints that are kept while their source makes others, and may use the memory of one for the next.
 
-Guarantees for those of a batch (`NextGroup`):
+Guarantees for those of a batch (`NextGroup`), where the first has no large array; `filling` copies those that have:
 
 - In each process, the datapoints of the first batch are copied as they arrive, and compared at its end with what the
   source has made of them since. A source that has written into any of them, in one buffer or in several by turns, has
@@ -9,6 +9,7 @@ Guarantees for those of a batch (`NextGroup`):
   the last: if the source has one buffer, the first batch that would be wrong raises, except an incomplete one at the
   end of a pass. In every fourth batch another one is compared, too, so what several buffers do is found out, perhaps
   after some batches.
+- If the datapoints come from several flows, the first batch says nothing of those that come later: all are copied.
 - Other sources pay for a copy of one datapoint per batch, or two, not of all.
 
 Guarantees for those that are handed on as they are, from threads, from a buffer, ahead of calls or in a list
@@ -26,11 +27,11 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from itertools import islice
 from operator import is_not, ne
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,7 @@ from numpy.typing import NDArray
 from dataflow.protocol.base import DataFlow
 from dataflow.protocol.passes import walk
 
-__all__ = ["MemoryWatch", "NextGroup", "ReusedMemory", "copy_datapoint", "may_reuse_memory"]
+__all__ = ["MemoryWatch", "NextGroup", "ReusedMemory", "copy_datapoint", "has_several_sources", "may_reuse_memory"]
 
 _SEQUENCES: Final = frozenset({list, tuple})
 _UNCHANGEABLE: Final = frozenset({int, float, complex, bool, str, bytes, type(None)}).union(
@@ -58,11 +59,23 @@ def may_reuse_memory(ds: DataFlow, *, everywhere: bool = False) -> bool:
     return any(node._df_calls or not (node._df_inputs or node._df_holds) for node in walk(ds, everywhere=everywhere))
 
 
+def has_several_sources(ds: DataFlow) -> bool:
+    """Whether the datapoints of `ds` come from several flows."""
+    return any(node._df_joins for node in walk(ds, everywhere=True))
+
+
 class ReusedMemory:
     """Whether the input writes datapoints into the memory of earlier ones of a batch."""
 
-    is_reused: bool | None = None  # None before the first batch
+    is_reused: bool | None = None  # whether it is taken to; None before the first batch
     watched = 0  # the number of batches of which some datapoints were compared
+
+
+class Group(Protocol):
+    """A group that copies datapoints as they arrive."""
+
+    def __len__(self) -> int: ...
+    def extend(self, datapoints: Iterator[Any]) -> None: ...
 
 
 class NextGroup:
@@ -71,38 +84,66 @@ class NextGroup:
     Args:
         datapoints: The datapoints of the source.
         memory: What is known of the memory of the datapoints; None if the source does not use it for later ones.
+        begin: Makes a group that begins with a datapoint, for so many; None for a datapoint that does not need one.
     """
 
-    def __init__(self, datapoints: Iterator[Any], memory: ReusedMemory | None) -> None:
+    def __init__(
+        self,
+        datapoints: Iterator[Any],
+        memory: ReusedMemory | None,
+        begin: Callable[[Any, int], Group | None] | None = None,
+    ) -> None:
         self._datapoints = datapoints
         self._memory = memory
+        self._begin = begin
+        self._group: Group | None = None  # copies what arrives
         self._taken: list[Any] = []
         self._originals: list[Any] = []  # of what was copied, to be compared
         self._contents: list[Any] = []  # of the datapoints that are compared
 
-    def take(self, num: int) -> list[Any]:
-        """The next `num` datapoints, or those that are left.
+    def take(self, num: int) -> Any:
+        """The next `num` datapoints, or those that are left: a list, or what `begin` has made.
 
         Raises:
             ValueError: A datapoint has changed meanwhile.
         """
-        taken, memory = self._taken, self._memory
+        memory = self._memory
         if memory is None or num == 1:
-            taken.extend(islice(self._datapoints, num - len(taken)))
+            self._taken.extend(islice(self._datapoints, num - len(self._taken)))
+        elif (group := self._fill(num, memory)) is not None:
+            return group
         elif memory.is_reused is None:
             self._take_and_compare(num, memory)
         elif memory.is_reused:
-            taken.extend(map(copy_datapoint, islice(self._datapoints, num - len(taken))))
+            self._add(islice(self._datapoints, num - len(self._taken)), memory)
         else:
             self._take_and_watch(num, memory)
-        self._taken = []
+        taken, self._taken = self._taken, []
         return taken
+
+    def _fill(self, num: int, memory: ReusedMemory) -> Group | None:
+        """The next group, if the first datapoint needs one that copies; if not, it is taken."""
+        if self._begin is not None and self._group is None and not self._taken:
+            for first in islice(self._datapoints, 1):
+                self._group = self._begin(first, num)
+                if self._group is None:
+                    self._add(iter([first]), memory)
+        if self._group is not None:
+            self._group.extend(islice(self._datapoints, num - len(self._group)))
+        group, self._group = self._group, None
+        return group
+
+    def _add(self, datapoints: Iterator[Any], memory: ReusedMemory) -> None:
+        if memory.is_reused is None:
+            for dp in datapoints:
+                self._originals.append(dp)
+                self._taken.append(copy_datapoint(dp))
+        else:
+            self._taken.extend(map(copy_datapoint, datapoints) if memory.is_reused else datapoints)
 
     def _take_and_compare(self, num: int, memory: ReusedMemory) -> None:
         taken, originals = self._taken, self._originals
-        for dp in islice(self._datapoints, num - len(taken)):
-            originals.append(dp)
-            taken.append(copy_datapoint(dp))
+        self._add(islice(self._datapoints, num - len(taken)), memory)
         if len(taken) > 1:
             memory.is_reused = any(map(ne, map(_content, originals), map(_content, taken)))
         originals.clear()
