@@ -392,13 +392,17 @@ def check_length(df: Any, found: int) -> None:
 
     if not is_first_worker():
         return  # the first worker says it for all
+    dropping = next((type(node).__name__ for node in walk(df, everywhere=True) if node._df_may_have_dropped), None)
     _LOG.warning(
         "a pass of %s had %d datapoints, but its len() is %d: a runner with strict=False, and all else that relies on "
-        "the length, begins and ends passes elsewhere. Define __len__ in the node that changes the number of "
-        "datapoints; if the number is not known in advance, let __len__ raise NotImplementedError",
+        "the length, begins and ends passes elsewhere. %s",
         type(df).__name__,
         found,
         length,
+        "Define __len__ in the node that changes the number of datapoints; if the number is not known in advance, let "
+        "__len__ raise NotImplementedError"
+        if dropping is None
+        else f"{dropping} has left out datapoints: with strict=True, a pass ends where it ends in the flow",
     )
 
 

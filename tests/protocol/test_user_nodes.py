@@ -177,6 +177,7 @@ def test_a_first_pass_that_differs_from_its_length_is_logged_once(caplog):
         assert len(first(df)) == 3
     (message,) = caplog.messages
     assert message.startswith("a pass of Odd had 3 datapoints, but its len() is 6")
+    assert message.endswith("if the number is not known in advance, let __len__ raise NotImplementedError")
 
 
 def test_a_pass_of_its_length_or_left_early_logs_nothing(caplog):
@@ -192,11 +193,23 @@ def test_a_node_below_others_compares_its_length_too(caplog):
     assert [message.split(" had")[0] for message in caplog.messages] == ["a pass of Odd", "a pass of Through"]
 
 
-def test_a_default_runner_says_that_passes_are_shorter_than_its_length(caplog):
+def drops(dp):
+    return None if dp[0] == 2 else dp
+
+
+def fails(dp):
+    return [10 // (dp[0] - 2)]
+
+
+@pytest.mark.parametrize("func", [drops, fails])
+def test_a_default_runner_says_that_passes_are_shorter_than_its_length(func, caplog):
     source = DataFromList([[k] for k in range(10)], shuffle=False)
-    with MultiThreadRunner(lambda: MapData(source, lambda dp: None if dp[0] == 2 else dp), 20, 1) as df:
+    with MultiThreadRunner(lambda: Through(MapData(source, func, max_failures=1)), 20, 1) as df:
         assert len(list(df)) == 10
-    assert "a pass of MapData had 9 datapoints, but its len() is 10" in caplog.text
+    assert "a pass of Through had 9 datapoints, but its len() is 10" in caplog.text
+    assert "MapData has left out datapoints: with strict=True, a pass ends where it ends in the flow" in caplog.text
+    with MultiThreadRunner(lambda: Through(MapData(source, func, max_failures=1)), 20, 1, strict=True) as df:
+        assert len(list(df)) == 9
 
 
 def test_a_class_with_a_length_of_its_own_alone_is_a_sequence_of_passes():
