@@ -32,6 +32,7 @@ _BASES: Final = frozenset(
     {"builtins", "dataflow.protocol.base"}
 )  # modules of classes whose methods say nothing about a node
 _STEPS: Final = os.path.join(PACKAGE, "transforms", "applying.py")  # in which maps call their function
+_GROUPS: Final = tuple(os.path.join(PACKAGE, "transforms", name) for name in ("grouping.py", "filling.py"))
 _SWITCH_SECONDS: Final = 1e-4  # the switch interval while a sample is due
 
 Owners = frozenset[int]
@@ -173,4 +174,6 @@ def _files_of(node: Any) -> set[str]:
     modules = (sys.modules.get(cls.__module__) for cls in type(node).__mro__ if cls.__module__ not in _BASES)
     files = {getattr(module, "__file__", None) for module in modules}
     found = {file for file in files if file is not None and file.startswith(PACKAGE)}
+    if hasattr(type(node), "_df_combiner"):
+        found.update(_GROUPS)  # in which datapoints are copied into a batch
     return found | {_STEPS} if hasattr(type(node), "_df_kernel") else found
