@@ -5,6 +5,9 @@ same data. tf.data is replaced by Python that does the same: a test compares it 
 """
 
 import itertools
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +24,8 @@ pytestmark = [
 ]
 
 PAGE = (Path(__file__).parents[1] / "docs" / "coming-from.md").read_text("utf-8")
-LIBRARIES = ("torch.utils.data", "torchdata", "tf.data", "grain", "Hugging Face datasets", "WebDataset")
+LITDATA = "litData and MosaicML Streaming"
+LIBRARIES = ("torch.utils.data", "torchdata", "tf.data", "grain", "Hugging Face datasets", "WebDataset", LITDATA)
 
 
 class Row(NamedTuple):
@@ -143,6 +147,34 @@ def hf(datasets: Any, values: Any = range(10)) -> Any:
 
 def column(rows: Any) -> list[Any]:
     return [row["x"] for row in rows]
+
+
+STREAMED = """
+import json, sys
+from litdata.streaming import StreamingDataset
+from litdata.streaming.writer import BinaryWriter
+
+options, ranks = json.loads(sys.argv[1])
+writer = BinaryWriter("chunks", chunk_size=3)
+for k in range(10):
+    writer[k] = k
+writer.done()
+writer.merge()
+found = []
+for rank in range(ranks):
+    dataset = StreamingDataset("chunks", **options)
+    dataset.distributed_env = type(dataset.distributed_env)(world_size=ranks, global_rank=rank, num_nodes=1)
+    found.append(list(dataset))
+print(json.dumps(found))
+"""
+
+
+def streamed(ranks: int = 1, **options: Any) -> list[list[int]]:
+    """The numbers as a dataset of litData in the working directory, read by each rank; litData leaves files open."""
+    command = [sys.executable, "-c", STREAMED, json.dumps([options, ranks])]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=300, check=True)
+    found: list[list[int]] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def tar(webdataset: Any) -> Any:
@@ -367,6 +399,11 @@ COMPARED: dict[str, dict[str, Row]] = {
             True,
         ),
     },
+    LITDATA: {
+        "`StreamingDataset(": Row(
+            ("ShuffleData(df)",), (lambda litdata: streamed(shuffle=True, seed=3)[0],), unordered=True
+        ),
+    },
 }
 
 # Rows of which no sides are compared, with the reason.
@@ -414,6 +451,13 @@ NOT_COMPARED = {
         "`split_by_node`": "shards of files, not of samples",
         "`ShardWriter`": "the block above the table",
     },
+    LITDATA: {
+        "ranks and world size": "says that nothing is needed",
+        "`drop_last=True`": "test_ranks_of_litdata_that_drop_the_rest_have_as_many",
+        "`StreamingDataLoader.state_dict()`": "a state: tests/transforms/test_resuming.py",
+        "elastic determinism": "a state: tests/transforms/test_elastic.py",
+        "chunks that litData": "a state: tests/transforms/test_elastic.py",
+    },
 }
 MODULES = {
     "torch.utils.data": "torch",
@@ -422,6 +466,7 @@ MODULES = {
     "grain": "grain",
     "Hugging Face datasets": "datasets",
     "WebDataset": "webdataset",
+    LITDATA: "litdata",
 }
 
 
@@ -516,6 +561,14 @@ def test_tensorflow_does_what_stands_in_for_it(start):
         found = [plain(dp) for dp in make(tf).as_numpy_iterator()]
         expected = [plain(dp) for dp in stand_in(None)]
         assert (sorted(found) == sorted(expected)) if row.unordered else found == expected
+
+
+@pytest.mark.usefixtures("unseeded")
+def test_ranks_of_litdata_that_drop_the_rest_have_as_many(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("litdata")
+    ours = [len(list(dataflow.ShardData(numbers(), rank, 3))) for rank in range(3)]
+    assert ours == [*map(len, streamed(3, drop_last=True))] == [3, 3, 3]
 
 
 def test_shards_of_hugging_face_make_up_the_same_pass():
