@@ -23,10 +23,10 @@ from dataflow.errors import NotAddressable, TimeoutError
 from dataflow.protocol.base import Blocks, DataFlow, T_co, require_flow
 from dataflow.protocol.kept import own_nodes, parts_of_workers, reading_ahead
 from dataflow.protocol.parameters import whole_number
-from dataflow.protocol.passes import copy_chain, known_length, open_flow, until_closed, walk
+from dataflow.protocol.passes import copy_chain, known_length, open_flow, promise, until_closed, walk
 from dataflow.protocol.pauses import Pause, limit, paused, pausing, resumed
 from dataflow.protocol.seeding import Stream
-from dataflow.protocol.state import Taken, state_of
+from dataflow.protocol.state import Promise, Taken, state_of
 from dataflow.runners.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
 from dataflow.runners.engine import Engine
 from dataflow.runners.jobs import Address, Job, Produce, WholePasses
@@ -233,6 +233,7 @@ class Runner(WorkerNode[T_co]):
 
     def _df_at_in_consumer(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         open_flow(self.ds, stream)
+        promise(self.ds, Promise(self.options.owner))  # as in workers
         return self.ds._df_at(blocks, stream)
 
     def _df_steps_of_block(

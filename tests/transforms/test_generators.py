@@ -218,6 +218,12 @@ class TestNoticed:
         one_pass(make())
         assert len(warnings_of(caplog)) == 1
 
+    def test_by_index_where_the_consumer_makes_the_datapoint_itself(self, caplog):
+        with ParallelData(MapData(numbers(60), draw), 1) as df:
+            for k in range(10):
+                df[k]
+        assert len(warnings_of(caplog)) == 1
+
     def test_a_map_without_workers(self, caplog):
         df = MultiProcessMapData(numbers(), 0, draw, strict=True)
         list(df), list(df)
@@ -323,6 +329,10 @@ class TestHeld:
     def test_the_error_of_a_worker_arrives(self, make):
         with pytest.raises(NotReproducible, match=HELD):
             one_pass(make(drawing(np.random.default_rng(1))))
+
+    def test_so_does_that_of_a_datapoint_by_index_which_the_consumer_makes_itself(self):
+        with ParallelData(drawing(np.random.default_rng(1)), 1) as df, pytest.raises(NotReproducible, match=HELD):
+            [df[k] for k in range(10)]
 
     def test_it_is_no_failure_that_a_budget_tolerates(self):
         df = MapData(numbers(), holding(random.Random(1), "closure"), max_failures=100)
