@@ -182,6 +182,14 @@ def _own_descriptor(owner: Any, fd: int) -> int:
     return fd
 
 
+class _Holder:
+    """How one process holds a `SharedLock`."""
+
+    def __init__(self) -> None:
+        self.threads = threading.RLock()
+        self.depth = 0  # how often the holding thread has acquired it
+
+
 class SharedLock:
     """A reentrant lock between threads and between processes.
 
@@ -198,39 +206,39 @@ class SharedLock:
             file.close()
         # This file must not be opened and closed elsewhere here: closing any descriptor of it would release the lock.
         self._fd = _own_descriptor(self, fd)
-        self._begin()
+        self._holders: dict[int, _Holder] = {}  # by process: a forked one begins anew
 
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._threads = threading.RLock()
-        self._depth = 0  # how often the holding thread has acquired it
+    def _holder(self) -> _Holder:
+        pid = os.getpid()
+        # setdefault: of two threads that meet here, both continue with the same one.
+        return self._holders.get(pid) or self._holders.setdefault(pid, _Holder())
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         """Acquire the lock; return whether that succeeded, within `timeout` seconds if given."""
-        if self._pid != os.getpid():
-            self._begin()
+        holder = self._holder()
         deadline = None if timeout is None else time.monotonic() + max(0.0, timeout)
-        if not self._threads.acquire(block, -1 if timeout is None or not block else max(0.0, timeout)):
+        if not holder.threads.acquire(block, -1 if timeout is None or not block else max(0.0, timeout)):
             return False
         try:
-            if not self._depth and not self._lock_file(block, deadline):
+            if not holder.depth and not self._lock_file(block, deadline):
                 return False
-            self._depth += 1
+            holder.depth += 1
             return True
         finally:
-            if not self._depth:
-                self._threads.release()
+            if not holder.depth:
+                holder.threads.release()
 
     def release(self) -> None:
         """Release the lock once."""
-        if self._pid != os.getpid() or not self._depth:
+        holder = self._holder()
+        if not holder.depth:
             raise RuntimeError("this lock is not held here: release() needs an acquire() before it")
-        if self._depth == 1:
+        if holder.depth == 1:
             import fcntl
 
             fcntl.lockf(self._fd, fcntl.LOCK_UN)
-        self._depth -= 1
-        self._threads.release()
+        holder.depth -= 1
+        holder.threads.release()
 
     def _lock_file(self, block: bool, deadline: float | None) -> bool:
         import fcntl  # does not exist on Windows, where the package can still be imported

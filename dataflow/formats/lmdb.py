@@ -237,27 +237,29 @@ class _SharedFile:
 
 
 class _OpenFiles:
-    """The files that are open in this process, by device and inode: LMDB must not open one twice, so flows share it."""
+    """The files that are open in one process, by device and inode: LMDB must not open one twice, so flows share it."""
 
     def __init__(self) -> None:
-        self._start()
-
-    def _start(self) -> None:
+        self.pid = os.getpid()
         self.lock = threading.RLock()
         self.shared: dict[tuple[int, int], _SharedFile] = {}
-        self.pid = os.getpid()  # last: threads of a forked process compare it without a lock
-
-    def after_fork(self) -> None:
-        """Start without files if this process was forked; to be called before anything else."""
-        if self.pid != os.getpid():
-            inherited = list(self.shared.values())
-            self._start()
-            # LMDB would treat them as open in this process. Only the mapping and the descriptor of this process go.
-            for shared in inherited:
-                shared.environment.close()
 
 
-_open_files = _OpenFiles()
+_by_process: dict[int, _OpenFiles] = {}
+
+
+def _open_files() -> _OpenFiles:
+    """Those of this process. A forked one starts without any."""
+    pid = os.getpid()
+    if pid not in _by_process:
+        mine = _OpenFiles()
+        with mine.lock:  # a thread that finds it waits until the inherited files are closed
+            if _by_process.setdefault(pid, mine) is mine:  # of two threads that meet here, one closes them
+                for other in [other for other in _by_process if other != pid]:
+                    # LMDB would treat them as open in this process. Only its own mapping and descriptor go.
+                    for shared in _by_process.pop(other).shared.values():
+                        shared.environment.close()
+    return _by_process[pid]
 
 
 class _LMDBFile:
@@ -278,14 +280,14 @@ class _LMDBFile:
         self.lock = threading.RLock()
         """Context manager: keep the file mapped while its memory is read; `close` must not unmap it meanwhile."""
         self._shared: _SharedFile | None = None
-        _open_files.after_fork()
-        with _open_files.lock:
-            self._pid = _open_files.pid
+        files = _open_files()
+        with files.lock:
+            self._pid = files.pid
             self._key = self._identity()
-            shared = _open_files.shared.get(self._key)
+            shared = files.shared.get(self._key)
             if shared is None:
                 shared = self._open()
-                _open_files.shared[self._key] = shared
+                files.shared[self._key] = shared
             shared.users += 1
             self._shared = shared
 
@@ -354,14 +356,14 @@ class _LMDBFile:
 
     def close(self) -> None:
         """Close it, unless other flows use the file. Idempotent."""
-        _open_files.after_fork()
-        with self.lock, _open_files.lock:
+        files = _open_files()
+        with self.lock, files.lock:
             shared, self._shared = self._shared, None
-            if shared is None or self._pid != _open_files.pid:
+            if shared is None or self._pid != files.pid:
                 return
             shared.users -= 1
             if not shared.users:
-                del _open_files.shared[self._key]
+                del files.shared[self._key]
                 shared.environment.close()
 
 

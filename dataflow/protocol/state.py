@@ -113,6 +113,7 @@ class FlowState:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
+        self.after_fork: dict[int, FlowState] = {}  # the new state, by the id of the forked process
         self.lock = threading.RLock()  # held while the flow is reset, started or closed, and as a pass gets its number
         self.entropy: int | None = None  # the root of an outermost flow if seed() was not called; drawn once
         self.fixed = False  # not drawn: it came from a saved state
@@ -198,17 +199,15 @@ def close_dropped(resource: Closeable) -> None:
 def state_of(df: Any) -> FlowState:
     """The state of `df` in this process; a forked process gets a new one."""
     found: FlowState | None = df.__dict__.get(_KEY)
-    if found is not None and found.pid == os.getpid():
-        return found
-    if found is not None:
+    if found is None:
+        # setdefault, here and below: of two threads that meet here, both continue with the same state.
+        state: FlowState = df.__dict__.setdefault(_KEY, FlowState())
+        return state
+    pid = os.getpid()
+    if found.pid != pid:
         _from_parent.append(found)
-    # setdefault: of two threads that meet here, both continue with the same state.
-    fresh = FlowState()
-    if found is not None:
-        df.__dict__[_KEY] = fresh
-        return fresh
-    state: FlowState = df.__dict__.setdefault(_KEY, fresh)
-    return state
+        found = df.__dict__[_KEY] = found.after_fork.setdefault(pid, FlowState())
+    return found
 
 
 class _Held:

@@ -20,15 +20,8 @@ class Closeable(Protocol):
         """Stop the workers. Idempotent."""
 
 
-class _AtExit:
-    """The resources that this process closes when it ends."""
-
-    def __init__(self) -> None:
-        self.pid = -1
-        self.open: weakref.WeakSet[Closeable] = weakref.WeakSet()
-
-
-_AT_EXIT = _AtExit()
+_open: dict[int, weakref.WeakSet[Closeable]] = {}
+"""What is to be closed when a process ends, by its id: what a forked child inherits is its parent's to close."""
 
 
 def close_at_exit(resource: Closeable) -> None:
@@ -38,15 +31,15 @@ def close_at_exit(resource: Closeable) -> None:
     before that module joins the remaining processes. An `atexit` hook of our own would run too late if it was
     registered before that module's, and would not run at all in a child.
     """
-    if _AT_EXIT.pid != os.getpid():
-        # A forked child starts with an empty list: resources that it inherited are its parent's to close.
-        _AT_EXIT.pid = os.getpid()
-        _AT_EXIT.open = weakref.WeakSet()
-        util.Finalize(None, _close_all, exitpriority=100)
-    _AT_EXIT.open.add(resource)
+    pid = os.getpid()
+    if pid not in _open:
+        mine = weakref.WeakSet[Closeable]()
+        if _open.setdefault(pid, mine) is mine:  # of two threads that meet here, one registers for both
+            util.Finalize(None, _close_all, exitpriority=100)
+    _open[pid].add(resource)
 
 
 def _close_all() -> None:
     with signals_deferred(), ExitStack() as last:  # each is closed even if another raises
-        for resource in list(_AT_EXIT.open):
+        for resource in list(_open[os.getpid()]):
             last.callback(resource.close)

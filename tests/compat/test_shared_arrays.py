@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dataflow import NotPicklable, ShapeMismatch, SharedMem
-from dataflow.compat.shared_arrays import refusing_handles
+from dataflow.compat.shared_arrays import SharedLock, refusing_handles
 from tests.compat.targets import DTYPES, ORDERS, add_many, arranged, double, same, take_and_die
 from tests.support.fakes import METHODS
 from tests.support.products import covering
@@ -124,6 +124,22 @@ def test_the_lock_excludes_other_processes_and_threads(method):
     for process in processes:
         process.close()
     assert SharedMem.shm2ndarray(handle).tolist() == [5000, 5000]
+
+
+def test_of_two_threads_that_are_the_first_of_a_process_one_holds_the_lock():
+    class Meeting(dict):
+        def setdefault(self, key, value):
+            gate.wait(LIMIT)
+            return super().setdefault(key, value)
+
+    gate, lock, found = threading.Barrier(2), SharedLock(), []
+    lock._holders = Meeting()
+    threads = [threading.Thread(target=lambda: found.append(lock.acquire(timeout=0.1))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    assert sorted(found) == [False, True]
 
 
 def test_the_lock_of_a_holder_that_was_killed_is_free():

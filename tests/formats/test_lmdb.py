@@ -362,7 +362,7 @@ def test_a_page_that_cannot_be_read_is_damage(tmp_path):
         file.get(b"00000000")
     file.close()
     file.close()
-    assert not lmdb_format._open_files.shared
+    assert not lmdb_format._open_files().shared
 
 
 def test_a_mark_that_cannot_be_read_is_damage(tmp_path):

@@ -1,6 +1,7 @@
 """What a flow remembers in this process, and iterators that go on from pass to pass."""
 
 import copy
+import os
 import pickle
 import threading
 
@@ -60,6 +61,21 @@ def test_threads_that_meet_continue_with_one_state(_):
         thread.join(LIMIT)
     assert len(found) == 4
     assert len(set(map(id, found))) == 1
+
+
+def test_threads_that_meet_in_a_forked_process_continue_with_one_state(monkeypatch):
+    """Both have seen that the state is that of the parent before either has made another."""
+    df, found, gate = Plain(), [], threading.Barrier(2)
+    state_of(df).pid = -1  # as in a forked process
+    make = FlowState.__init__
+    monkeypatch.setattr(FlowState, "__init__", lambda state: (gate.wait(LIMIT), make(state))[1])
+    threads = [threading.Thread(target=lambda: found.append(state_of(df))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    first, second = found
+    assert first is second is state_of(df) and first.pid == os.getpid()
 
 
 def test_a_forked_process_finds_a_fresh_life_and_leaves_the_old_one_alone():

@@ -47,6 +47,23 @@ def test_one_that_fails_does_not_keep_the_others_open():
     assert run("a, b, c = Resource('a', True), Resource('b'), Resource('c', True)").stdout.count("closed") == 3
 
 
+def test_what_two_threads_open_first_is_closed():
+    """Both have seen that nothing is open yet."""
+    code = """
+import threading
+from dataflow.system import cleanup
+class Meeting(dict):
+    def setdefault(self, key, value):
+        gate.wait(60)
+        return super().setdefault(key, value)
+gate, cleanup._open, kept = threading.Barrier(2), Meeting(), []
+threads = [threading.Thread(target=lambda name=name: kept.append(Resource(name))) for name in "ab"]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    assert sorted(run(code).stdout.split()) == ["a", "b", "closed", "closed"]
+
+
 @pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit(0)"])
 def test_a_forked_process_closes_nothing_of_its_parents(end):
     done = run(f"a = Resource('a')\nif not os.fork(): {end}\nos.wait()\nprint('parent')")
