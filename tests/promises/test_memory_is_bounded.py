@@ -314,11 +314,13 @@ def test_memory_goes_to_the_worker_that_needs_it(kind, monkeypatch):
         assert df.held() == [8 * 102_400, 0]  # there is no room for a ninth
         first.clear()
         begin.set()
-        for _ in range(60):
+
+        def has_some():
             dp = next(iterator)
             assert is_whole(dp) and dp[2] == 1
-        del dp
-        assert df.held()[1] >= 102_400
+            return df.held()[1] >= 102_400
+
+        wait_until(has_some, LIMIT, "the memory stays with the worker that is silent")
         wait_until(lambda: df.held()[0] == 0, LIMIT, lambda: f"the silent worker keeps its pages: {df.held()}")
         end.set()
 
