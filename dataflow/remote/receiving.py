@@ -292,7 +292,11 @@ class ReceivingSocket:
             max_bytes=2 * limits.hwm_bytes + _SLACK_BYTES,
             max_unsent=_MAX_UNSENT,
         )
-        close_at_exit(self)
+        try:
+            close_at_exit(self)
+        except BaseException:
+            self.close()
+            raise
         _sockets.add(self)
 
     @property

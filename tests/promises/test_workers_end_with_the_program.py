@@ -177,6 +177,7 @@ QUICK_ENDS = (
     "with a reference cycle",
     "with a worker that is stopped",
     "while a thread iterates",
+    "while a thread starts workers",
     "in a child of multiprocessing",
     "after a child was forked that iterates its copy",
 )
@@ -205,6 +206,28 @@ ENDS = {
             except DataFlowTerminated: pass
         threading.Thread(target=use, daemon=True).start()
         next(iter(<pipe>))
+    """,
+    "while a thread starts workers": """
+        from dataflow.system import cleanup, worker_process
+        begun, ending, started = threading.Event(), threading.Event(), threading.Event()
+        start = worker_process.ProcessWorker.start
+        def started_late(worker):
+            begun.set()
+            ending.wait(60)
+            start(worker)
+            started.set()
+        worker_process.ProcessWorker.start = started_late
+        class Last:
+            def close(self):
+                ending.set()
+                assert started.wait(60)
+        last = Last(); cleanup.close_at_exit(last)
+        def use():
+            try:
+                for dp in MultiProcessRunnerZMQ(Busy(), 1): pass
+            except DataFlowTerminated as error: assert "the program is ending" in str(error)
+        threading.Thread(target=use, daemon=True).start()
+        begun.wait(60)
     """,
     "in a child of multiprocessing": """
         def use():

@@ -64,6 +64,20 @@ for thread in threads: thread.join()
     assert sorted(run(code).stdout.split()) == ["a", "b", "closed", "closed"]
 
 
+def test_nothing_is_opened_any_more_while_what_is_open_is_closed():
+    code = """
+from dataflow import DataFlowTerminated, MultiThreadRunner, RemoteDataZMQ, DataFromList
+class Opens(Resource):
+    def close(self):
+        threads = MultiThreadRunner(lambda: DataFromList([[1]]), 2, 1)
+        for df in (threads, RemoteDataZMQ("tcp://127.0.0.1:0")):
+            try: next(iter(df))
+            except DataFlowTerminated as error: print(error, flush=True)
+opens = Opens('a')
+"""
+    assert run(code).stdout.count("the program is ending: no workers are started") == 2
+
+
 @pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit(0)"])
 def test_a_forked_process_closes_nothing_of_its_parents(end):
     done = run(f"a = Resource('a')\nif not os.fork(): {end}\nos.wait()\nprint('parent')")
