@@ -26,7 +26,7 @@ from dataflow.protocol.parameters import whole_number
 from dataflow.protocol.passes import copy_chain, known_length, open_flow, promise, until_closed, walk
 from dataflow.protocol.pauses import Pause, limit, paused, pausing, resumed
 from dataflow.protocol.seeding import Stream
-from dataflow.protocol.state import Promise, Taken, state_of
+from dataflow.protocol.state import Taken, state_of
 from dataflow.runners.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
 from dataflow.runners.engine import Engine
 from dataflow.runners.jobs import Address, Job, Produce, WholePasses
@@ -233,7 +233,7 @@ class Runner(WorkerNode[T_co]):
 
     def _df_at_in_consumer(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         open_flow(self.ds, stream)
-        promise(self.ds, Promise(self.options.owner))  # as in workers
+        promise(self.ds, self._df_promised())
         return self.ds._df_at(blocks, stream)
 
     def _df_steps_of_block(

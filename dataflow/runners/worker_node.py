@@ -309,6 +309,10 @@ class WorkerNode(ProxyDataFlow[T_co]):
         """What lies between the consumer and its workers."""
         return self._df_backend.links(self.options, self._df_tasks())
 
+    def _df_promised(self) -> Promise:
+        """What a strict runner or map promises about the datapoints that its workers make, or itself in their place."""
+        return Promise(self.options.owner, shares_process=not self._df_backend.own_process)
+
     def _df_plan(self, stream: Stream, start: Callable[[WorkerSpec], Worker], links: Links) -> Plan[Any]:
         options, backend = self.options, self._df_backend
         n, memory, window = options.num_workers, backend.memory(options), self._df_window()
@@ -316,7 +320,7 @@ class WorkerNode(ProxyDataFlow[T_co]):
         infos = [worker_info_of(k, n) for k in range(n)]
         imported = None if self._df_snapshot is None else self._df_snapshot.imported
         tolerance = self._df_begin_failures()
-        promised = Promise(options.owner, not backend.own_process) if options.strict else None
+        promised = self._df_promised() if options.strict else None
         specs = [
             WorkerSpec(
                 worker=k,

@@ -34,6 +34,7 @@ from dataflow import (
     RNGDataFlow,
     ShardData,
 )
+from dataflow.protocol.state import Promise
 from dataflow.transforms import first_calls
 from dataflow.transforms.generators import drawn_from, global_generators, held_generators, states_of
 
@@ -223,6 +224,14 @@ class TestNoticed:
             for k in range(10):
                 df[k]
         assert len(warnings_of(caplog)) == 1
+
+    @pytest.mark.parametrize("backend", ["process", "thread"])
+    def test_by_index_it_is_known_whether_other_threads_may_draw_meanwhile(self, backend, monkeypatch):
+        given = []
+        monkeypatch.setattr("dataflow.runners.runners.promise", lambda df, promise: given.append(promise))
+        with ParallelData(MapData(numbers(60), draw), 1, backend=backend) as df:
+            df[0]
+        assert given == [Promise("ParallelData", shares_process=backend == "thread")]
 
     def test_a_map_without_workers(self, caplog):
         df = MultiProcessMapData(numbers(), 0, draw, strict=True)
