@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from itertools import count, islice, repeat
+from itertools import compress, count, islice, repeat
 from operator import length_hint
 from types import CodeType, FrameType
 from typing import Any, Final, Protocol, TypeVar
@@ -322,7 +322,9 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     try:
         iterator = _user_iterator(df)
         if not code.is_length_checked:
-            yield from _count(iterator, df)
+            steps = _steps_to_count()
+            yield from compress(iterator, steps)
+            check_length(df, _number_done(steps))
             return
         # `yield from` would close the iterator that it steps: right for a generator that the user's function has just
         # made, but wrong for an iterator that the user holds, or that is a node.
@@ -347,12 +349,16 @@ def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -
     session.iterating = here = (threading.get_ident(),)
     try:
         iterator = _user_iterator(df)
-        if not state_of(df).part(UserCode).is_length_checked:
-            iterator = _count(iterator, df)
+        is_length_checked = state_of(df).part(UserCode).is_length_checked
+        steps = _steps_to_count()
+        if not is_length_checked:
+            iterator = compress(iterator, steps)
         try:
             while not session.closed:
                 yield next(iterator)  # no variable: it would keep the datapoint alive until the next step
         except StopIteration:
+            if not is_length_checked:
+                check_length(df, _number_done(steps))
             return
     except TimeoutError as error:
         require_waiting(error, df._df_waits, code_of(df))
@@ -368,15 +374,13 @@ def _user_iterator(df: Any) -> Iterator[Any]:
     return iter(type(df).__iter__.__wrapped__(df))
 
 
-def _count(iterator: Iterator[Any], df: Any) -> Iterator[Any]:
-    """The first complete pass of a user-written node: its datapoints are counted, and compared with its length."""
-    steps = repeat(None, sys.maxsize)
-    yield from map(_first_of, iterator, steps)  # no variable: it would keep the datapoint alive until the next step
-    check_length(df, sys.maxsize - length_hint(steps))
+def _steps_to_count() -> repeat[bool]:
+    """Steps for `itertools.compress`, which takes one for each datapoint: so a complete pass is counted in C."""
+    return repeat(True, sys.maxsize)
 
 
-def _first_of(dp: Any, _: None) -> Any:
-    return dp
+def _number_done(steps: repeat[bool]) -> int:
+    return sys.maxsize - length_hint(steps)
 
 
 def check_length(df: Any, found: int) -> None:
