@@ -85,8 +85,8 @@ class Job:
         if self._watch is None:
             return datapoints
         if indexes is None or not len(indexes):
-            return self._watch.over(datapoints, False)
-        return self._watch.over(datapoints, False, int(indexes[0]) // self._length, len(indexes))
+            return self._watch.in_one_thread(datapoints)
+        return self._watch.in_one_thread(datapoints, int(indexes[0]) // self._length, len(indexes))
 
     def close(self) -> None:
         """Close what the job has opened."""
@@ -153,10 +153,6 @@ class _Tasks(Job):
 
     def count(self, task: Task) -> int:
         """Number of datapoints that the task asks for."""
-        return len(self.indexes(task))
-
-    def indexes(self, task: Task) -> NDArray[np.int64]:
-        """The indexes that the task asks for."""
         raise NotImplementedError
 
     def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
@@ -234,15 +230,18 @@ class Apply(_Tasks):
 
     task_input: TaskInput
 
-    def indexes(self, task: Task) -> NDArray[np.int64]:
-        if task.first >= PAIRED:
-            return np.array([index for index, _ in task.datapoints[task.start : task.stop]], dtype=np.int64)
-        return np.arange(task.first, task.first + len(task.datapoints))[task.start : task.stop]
+    def count(self, task: Task) -> int:
+        return len(task.datapoints[task.start : task.stop])
 
     def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
         part = task.datapoints[task.start : task.stop]
-        self.task_input.datapoints = part if task.first < PAIRED else [dp for _, dp in part]
-        indexes = self.indexes(task)
+        if task.first < PAIRED:
+            first = task.first + task.start
+            indexes = np.arange(first, first + len(part))
+        else:
+            indexes = np.array([index for index, _ in part], dtype=np.int64)
+            part = [dp for _, dp in part]
+        self.task_input.datapoints = part
         return self.kept(self.flow._df_at([indexes], self.stream), indexes)
 
 
@@ -280,15 +279,17 @@ class Address(_Tasks):
     Each task is one call of `_df_at`, and none of its state outlives the worker.
     """
 
-    def indexes(self, task: Task) -> NDArray[np.int64]:
+    def count(self, task: Task) -> int:
+        (task_range,) = task.datapoints
+        num = len(task_range) if isinstance(task_range, np.ndarray) else int(task_range)
+        return len(range(num)[task.start : task.stop])
+
+    def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
         (task_range,) = task.datapoints
         indexes: NDArray[np.int64] = (
             task_range if isinstance(task_range, np.ndarray) else np.arange(task.first, task.first + int(task_range))
         )
-        return indexes[task.start : task.stop]
-
-    def results(self, task: Task, task_reader: TaskReader) -> Iterator[Any]:
-        indexes = self.indexes(task)
+        indexes = indexes[task.start : task.stop]
         return self.kept(self.flow._df_at([indexes], self.stream), indexes)
 
 

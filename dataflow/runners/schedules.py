@@ -363,9 +363,10 @@ class TaskSchedule(Schedule):
 
     def issue_tasks(self) -> None:
         self.refill()
-        if self.is_full is not self._said_full:
-            self._said_full = self.is_full
-            self.task_queue.set_full(self._said_full)
+        is_full = self.is_full
+        if is_full is not self._said_full:
+            self._said_full = is_full
+            self.task_queue.set_full(is_full)
 
     def refill(self) -> None:
         """Put more tasks into the task queue, as far as there is room."""
@@ -462,7 +463,8 @@ class TaskSchedule(Schedule):
     def _finish(self, number: int, results: Sequence[Any], error: BaseException | None) -> None:
         task = self.issued.pop(number)
         task.queued.discard()
-        self._done[task.order] = _TaskResults(self._kept(results[task.num_taken :]), error, task.count)
+        left = results[task.num_taken :] if task.num_taken else results
+        self._done[task.order] = _TaskResults(self._kept(left), error, task.count)
 
     def adapt(self, pace: float) -> None:
         took = pace * self.per_task

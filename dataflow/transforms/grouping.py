@@ -29,7 +29,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from copy import copy
-from itertools import islice
+from itertools import chain, islice
 from operator import is_not, ne
 from typing import Any, Final, Protocol
 
@@ -182,34 +182,51 @@ class MemoryWatch:
         self.num_left = 0  # datapoints until the next one is looked at
         self.num_seen = 0  # looked at
 
-    def over(
-        self, datapoints: Iterator[Any], waits: bool, in_pass: object = None, num: int | None = None
-    ) -> Iterator[Any]:
-        """The datapoints. Those of different passes are not compared: the user may change data between them.
+    def over(self, datapoints: Iterator[Any], waits: bool) -> Iterator[Any]:
+        """The datapoints of a pass, or of a part of one.
 
         Args:
-            datapoints: Those of one pass, or of a part of it.
+            datapoints: They are not compared with those before: the user may change data between two passes.
             waits: Whether they may raise `TimeoutError`, and continue with the next step.
-            in_pass: The pass; None for another one than before.
+        """
+        if waits:
+            self._noted.clear()
+            return _Watched(self, datapoints)
+        return self._steps(datapoints)
+
+    def _steps(self, datapoints: Iterator[Any]) -> Iterator[Any]:
+        """The datapoints. A generator: two threads that step it cannot crash it, as they can an `itertools.chain`."""
+        for piece in self._pieces(datapoints):
+            yield from piece
+
+    def in_one_thread(
+        self, datapoints: Iterator[Any], in_pass: object = None, num: int | None = None
+    ) -> Iterator[Any]:
+        """The datapoints, for a thread that steps them alone: 40 ns less for each.
+
+        Args:
+            datapoints: Those of a pass, or of a part of it, which do not wait.
+            in_pass: Only those of the same pass are compared; None for another one than before.
             num: How many they are, if that is known.
         """
         if num is not None and num <= self.num_left:
             self.num_left -= num
             return datapoints
+        return chain.from_iterable(self._pieces(datapoints, in_pass, num))
+
+    def _pieces(
+        self, datapoints: Iterator[Any], in_pass: object = None, num: int | None = None
+    ) -> Iterator[Iterator[Any]]:
         if in_pass is None or in_pass != self._in_pass:
             self._noted.clear()
             self._in_pass = in_pass
-        return _Watched(self, datapoints) if waits else self._steps(datapoints, num)
-
-    def _steps(self, datapoints: Iterator[Any], num: int | None) -> Iterator[Any]:
-        """The datapoints. A generator: two threads that step it cannot crash it, as they can an `itertools.chain`."""
         left, num_seen = sys.maxsize if num is None else num, -1
         while num_seen != self.num_seen:
             num_passed = min(self.num_left, left)
             self.num_left -= num_passed
-            yield from islice(datapoints, num_passed)
+            yield islice(datapoints, num_passed)
             left, num_seen = left - num_passed - 1, self.num_seen
-            yield from map(self.look_at, islice(datapoints, 1))
+            yield map(self.look_at, islice(datapoints, 1))
 
     def look_at(self, dp: Any) -> Any:
         """Compare `dp` with those before it, and return it.

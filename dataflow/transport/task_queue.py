@@ -309,10 +309,11 @@ class _ThreadTaskReader(TaskQueuePort, TaskReader):
 
     def receive(self) -> Task | None:
         while (queued := self._task_queue.waiting.get()) is not None:
-            with suppress(IndexError):  # there is none, or another thread has taken it
-                asked = self._task_queue.asked.popleft()
-                self._task_queue.waiting.put(queued)
-                queued = asked
+            if self._task_queue.asked:
+                with suppress(IndexError):  # another thread has taken it
+                    asked = self._task_queue.asked.popleft()
+                    self._task_queue.waiting.put(queued)
+                    queued = asked
             # Under the lock: of two threads with the same task one takes it, and none takes a part that is no longer
             # asked for in place of the one that is.
             with self._task_queue.claims:
