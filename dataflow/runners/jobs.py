@@ -85,8 +85,9 @@ class Job:
         if self._watch is None:
             return datapoints
         if indexes is None or not len(indexes):
-            return self._watch.in_one_thread(datapoints)
-        return self._watch.in_one_thread(datapoints, int(indexes[0]) // self._length, len(indexes))
+            return self._watch.over(datapoints, False, is_guarded=True)
+        in_pass = int(indexes[0]) // self._length
+        return self._watch.over(datapoints, False, is_guarded=True, in_pass=in_pass, num=len(indexes))
 
     def close(self) -> None:
         """Close what the job has opened."""

@@ -199,7 +199,8 @@ class ParallelMap(WorkerNode[T_co]):
         """What looks at the datapoints of the input, which wait for workers: threads get them as they are."""
         if self._df_backend.own_process or not may_reuse_memory(self.ds):
             return iter
-        return partial(state_of(self).part(MemoryWatch).over, waits=self.ds._df_waits)
+        # `SourceReader` steps them under its lock.
+        return partial(state_of(self).part(MemoryWatch).over, waits=self.ds._df_waits, is_guarded=True)
 
     def _df_steps_of_block(
         self,
