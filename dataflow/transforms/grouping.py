@@ -282,7 +282,8 @@ def _parts(value: Any) -> Iterator[tuple[int, Any]]:
         if value and not isinstance(value, tuple):
             yield id(value), value
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _parts(item)
+            if type(item) not in _UNCHANGEABLE:
+                yield from _parts(item)
     elif _is_array(value):
         yield value.data_ptr() if hasattr(value, "data_ptr") else id(value), value
     elif isinstance(value, bytearray | deque):
