@@ -13,23 +13,31 @@ from collections.abc import Sequence
 from typing import IO
 
 INTERRUPTS = "tests/promises/test_ctrl_c_is_safe.py"
-# In full, these take an hour, most of it waiting: several at a time.
-INTERRUPTS_IN_FULL = tuple(
-    (INTERRUPTS, "-k", words)
-    for words in ("every_line and closed", "every_line and used", "refuses", "not every_line and not refuses")
+TRANSFORMS = "tests/transforms"
+ENDS = (
+    "tests/promises/test_faults_of_maps_reach_the_loop.py",
+    "tests/promises/test_faults_reach_the_loop.py",
+    "tests/promises/test_items_that_end_workers.py",
+)
+# In full, these take longest, most of it waiting: several at a time.
+IN_FULL = (
+    *(
+        (INTERRUPTS, "-k", words)
+        for words in ("every_line and closed", "every_line and used", "refuses", "not every_line and not refuses")
+    ),
+    (TRANSFORMS,),
+    ENDS,
 )
 # These wait most, for Ray and for the ends of processes. What else is in which part makes the parts take equally long.
 WAITING = ("tests/ray", "tests/promises/test_workers_end_with_the_program.py")
 OTHER = (
     "tests/promises/test_arrays_are_yours.py",
-    "tests/promises/test_faults_of_maps_reach_the_loop.py",
-    "tests/promises/test_faults_reach_the_loop.py",
-    "tests/promises/test_items_that_end_workers.py",
+    *ENDS,
     "tests/compat",
     "tests/remote",
     "tests/system",
     "tests/transport",
-    "tests/transforms",
+    TRANSFORMS,
 )
 RUNNERS = ("tests/runners", "tests/promises")
 RUNNERS += tuple(f"--ignore={place}" for place in (*OTHER, *WAITING))
@@ -69,5 +77,8 @@ if __name__ == "__main__":
         compileall.compile_dir(folder, quiet=2)
     given = sys.argv[1:]
     in_full = any("full" in argument for argument in given) and "-k" not in given
-    runners = [(*RUNNERS, f"--ignore={INTERRUPTS}"), *INTERRUPTS_IN_FULL] if in_full else [RUNNERS]
-    sys.exit(run_parts((*runners, OTHER, REST, WAITING), given))
+    parts = [RUNNERS, OTHER, REST, WAITING]
+    if in_full:
+        parts[:2] = [(*RUNNERS, f"--ignore={INTERRUPTS}"), tuple(k for k in OTHER if k not in {*ENDS, TRANSFORMS})]
+        parts += IN_FULL
+    sys.exit(run_parts(parts, given))

@@ -146,12 +146,14 @@ def check_planted(name, place, method, num, bad=BAD, num_passes=2):
         assert state_of(getattr(df, "_mapped", df)).resource._supervisor.restarts_left == 2  # all were given back
 
 
-CASES = list(itertools.product(STRIKES, PLACES, METHODS, (1, 2)))
+# Every three of a hazard, a place and a start method, with one worker or with two in turn.
+CASES = [(*case, 1 + k % 2) for k, case in enumerate(itertools.product(STRIKES, PLACES, METHODS))]
 # Every hazard, place and start method occurs among the quick ones.
 QUICK = {
     (name, [*PLACES][k % 6], METHODS[0] if k % 4 else METHODS[1 + k % 8 // 4], 2) for k, name in enumerate(STRIKES)
 }
 QUICK.add(("deaf", "batches", "fork", 1))  # the first datapoint of a worker blocks the signals of its only thread
+CASES += sorted(QUICK.difference(CASES))
 TWO_PASSES = {("deadlock", "process"), ("never_return_from_c", "batches"), ("_exit", "process")}  # of the quick ones
 
 
