@@ -5,10 +5,10 @@ Guarantees for those of a batch (`NextGroup`), where the first has no large arra
 - In each process, the datapoints of the first batch are copied as they arrive, and compared at its end with what the
   source has made of them since. A source that has written into any of them, in one buffer or in several by turns, has
   each copied from then on: its batches are right.
-- A source that begins later raises, because a datapoint has changed at the end of its batch. Compared is the one before
-  the last: if the source has one buffer, the first batch that would be wrong raises, except an incomplete one at the
-  end of a pass. In every fourth batch another one is compared, too, so what several buffers do is found out, perhaps
-  after some batches.
+- A source that begins later raises, because a datapoint has changed at the end of its batch. Two are compared. By the
+  one before the last, the first batch that would be wrong raises if the source has one buffer. By the first one, which
+  several buffers overwrite, too, the batch raises after that in which the source begins, at the latest. In every fourth
+  batch another one is compared as well, for sources that spare these two.
 - If the datapoints come from several flows, the first batch says nothing of those that come later: all are copied.
 - Other sources pay for a copy of one datapoint per batch, or two, not of all.
 
@@ -151,7 +151,8 @@ class NextGroup:
     def _take_and_watch(self, num: int, memory: ReusedMemory) -> None:
         taken, contents = self._taken, self._contents
         turn, is_left = divmod(memory.watched, _BATCHES_PER_TURN)
-        watched = (num - 2,) if is_left or turn % (num - 1) == num - 2 else (turn % (num - 1), num - 2)
+        others = () if is_left or num < 4 else (1 + turn % (num - 3),)
+        watched = (0, *others, num - 2) if num > 2 else (0,)
         for k in watched[len(contents) :]:
             taken.extend(islice(self._datapoints, k + 1 - len(taken)))
             if len(taken) <= k:

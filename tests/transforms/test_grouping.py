@@ -222,6 +222,41 @@ def test_no_batch_is_wrong_before_one_buffer_is_found_out(size):
         assert [dp for batch in found for dp in batch] == right[: len(found)]
 
 
+@pytest.mark.parametrize("size", [3, 4, 8, 33])
+@pytest.mark.parametrize("num", [2, 3, 7, 32])
+def test_one_batch_at_most_is_wrong_before_several_buffers_are_found_out(size, num):
+    for start in range(size, 2 * size):
+
+        def late(start=start):
+            buffers = [np.zeros(SHAPE) for _ in range(num)]
+            for k in range(4 * size):
+                array = buffers[k % num] if k >= start else np.zeros(SHAPE)
+                array[:] = k
+                yield [array]
+
+        right, found = plain(BatchData(kept(late), size)), []
+        batches = iter(BatchData(DataFromGenerator(late), size))
+        if num >= size:  # a batch is stacked before its memory is used again
+            assert plain(batches) == right
+            continue
+        with pytest.raises(ValueError, match="has changed while the batch"):
+            found.extend(plain([batch]) for batch in batches)
+        assert len(found) <= (start + size - 1) // size
+        assert [dp for batch in found[: start // size] for dp in batch] == right[: start // size]
+
+
+def test_an_incomplete_batch_is_looked_at_too():
+    def late():
+        yield from ([np.full(SHAPE, k)] for k in range(4))
+        buffer = np.zeros(SHAPE)
+        for k in range(3):
+            buffer[:] = k
+            yield [buffer]
+
+    with pytest.raises(ValueError, match="datapoint 0 of a batch has changed"):
+        list(BatchData(DataFromGenerator(late), 4, remainder=True))
+
+
 def test_the_same_datapoint_several_times_is_no_mistake():
     dp = [np.ones(SHAPE), 1]
     assert [batch[1].tolist() for batch in BatchData(DataFromList([dp] * 4), 2)] == [[1, 1]] * 2
@@ -254,8 +289,8 @@ def test_what_is_shared_and_does_not_change_is_copied_in_one_batch_only(monkeypa
     batches = list(BatchData(DataFromGenerator(lambda: [shared] * 40), 10))
     assert plain(batches) == plain(BatchData(kept(lambda: [shared] * 40), 10))
     assert sum(type(dp) is list for dp in copies) == 10
-    # The first batch; one of each other, and in one of these another.
-    assert sum(type(dp) is list for dp in compared) == 2 * 10 + 2 * (3 + 1)
+    # The first batch; two of each other, and in one of these another.
+    assert sum(type(dp) is list for dp in compared) == 2 * 10 + 2 * (2 * 3 + 1)
 
 
 def test_a_buffer_that_is_used_again_later_is_not_taken_for_one_that_does_not_change():
