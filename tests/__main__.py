@@ -23,7 +23,7 @@ ENDS = (
 IN_FULL = (
     *(
         (INTERRUPTS, "-k", words)
-        for words in ("every_line and closed", "every_line and used", "refuses", "not every_line and not refuses")
+        for words in ("every_line and map", "every_line and not map", "refuses", "not every_line and not refuses")
     ),
     (TRANSFORMS,),
     ENDS,
