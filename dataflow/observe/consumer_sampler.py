@@ -11,7 +11,6 @@ Guarantees:
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import weakref
@@ -22,6 +21,7 @@ from typing import Any, Final
 from dataflow.observe.frame_owners import FrameOwners, sleep_until_interrupting
 from dataflow.protocol.passes import walk
 from dataflow.protocol.state import state_of
+from dataflow.system.thread_frames import current_frames
 
 __all__ = ["ConsumerSampler", "consumer_shares"]
 
@@ -140,7 +140,7 @@ class ConsumerSampler:
             sleep_until_interrupting(_SHORTEST + phase * (_LONGEST - _SHORTEST))
             with self._lock:
                 consumer = self._consumer()
-            frame = None if consumer is None else sys._current_frames().get(consumer)
+            frame = None if consumer is None else current_frames().get(consumer)
             if frame is not None:
                 self._count(frame)
                 del frame

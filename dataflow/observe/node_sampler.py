@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import threading
 import time
 import types
@@ -24,6 +23,7 @@ from dataflow.observe.frame_owners import PACKAGE, FrameOwners, sleep_until_inte
 from dataflow.protocol.passes import walk
 from dataflow.protocol.state import state_of
 from dataflow.system.machine import processor_times
+from dataflow.system.thread_frames import current_frames
 from dataflow.transport.worker_counters import WorkerActivity, WorkerCounters
 
 __all__ = ["NodeSampler", "positions_in_workers"]
@@ -97,7 +97,7 @@ class NodeSampler:
     def _sample(self) -> None:
         self._phase = (self._phase + _GOLDEN) % 1
         sleep_until_interrupting(self._phase * self._spread)
-        frame = sys._current_frames().get(self._thread)
+        frame = current_frames().get(self._thread)
         if frame is not None and self._counters.state == WorkerActivity.BUSY:
             self._count(frame)
 

@@ -31,6 +31,7 @@ from dataflow.protocol.datapoint import HOLE
 from dataflow.protocol.parameters import seconds as checked_seconds
 from dataflow.protocol.passes import copy_chain, open_flow, passes_on, root_stream, walk
 from dataflow.system.machine import available_cores, processor_times
+from dataflow.system.thread_frames import current_frames
 from dataflow.system.worker_process import keep_freed_memory
 from dataflow.transforms.mapping import MapData, MapDataComponent
 from dataflow.transport.codec import ArrayCodec
@@ -363,7 +364,7 @@ class _Meter:
     def _sample(self, thread: int, interval: float, ended: threading.Event) -> None:
         while not ended.is_set():
             sleep_until_interrupting(interval * (0.5 + random.random()))  # not in step with the nodes
-            frame, seen = sys._current_frames().get(thread), None
+            frame, seen = current_frames().get(thread), None
             while frame is not None and (seen := self._frames.get(id(frame))) is None:
                 frame = frame.f_back
             if seen is not None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import time
 import traceback
@@ -34,6 +33,7 @@ from dataflow.ray.object_store_codec import ObjectStoreDecoder
 from dataflow.runners.item_watch import ItemWatch
 from dataflow.runners.worker_main import WorkerSpec
 from dataflow.system.pickling import loads
+from dataflow.system.thread_frames import current_frames
 from dataflow.system.worker_info import entering
 from dataflow.system.worker_process import keep_freed_memory, seed_globals
 from dataflow.transport.current_item import position_in
@@ -290,7 +290,7 @@ class WorkerActor:
 def _stacks(worker_thread: int) -> str:
     """The stacks of the worker's thread, and of those that have Python code to run beside it, as text."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    frames = sys._current_frames()
+    frames = current_frames()
     others = [ident for ident in names if ident not in {worker_thread, threading.get_ident()}]
     parts = []
     for ident in (worker_thread, *others):
