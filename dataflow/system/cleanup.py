@@ -11,7 +11,7 @@ from typing import Protocol
 from dataflow.errors import DataFlowTerminated
 from dataflow.system.interrupts import signals_deferred
 
-__all__ = ["Closeable", "close_at_exit"]
+__all__ = ["Closeable", "close_at_exit", "program_ending"]
 
 
 class Closeable(Protocol):
@@ -47,7 +47,12 @@ def close_at_exit(resource: Closeable) -> None:
     _open[pid].add(resource)
     if pid in _ending:  # looked at after the resource was added, and set before they are listed: one of both finds it
         _open[pid].discard(resource)
-        raise DataFlowTerminated("the program is ending: no workers are started, and no sockets opened, any more")
+        raise program_ending()
+
+
+def program_ending() -> DataFlowTerminated:
+    """The error for what begins while the program ends."""
+    return DataFlowTerminated("the program is ending: no workers are started, and no sockets opened, any more")
 
 
 def _close_all() -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Container, Sequence
 from contextlib import ExitStack
 from typing import Final, Protocol
 
+from dataflow.system.cleanup import program_ending
 from dataflow.system.interrupts import deliver_signals, signal_arrived, signals_deferred
 from dataflow.system.worker_info import WorkerInfo, worker_info
 
@@ -80,6 +81,15 @@ def grace() -> float:
     return _GRACE * 0.5 ** (0 if here is None else len(here.path))
 
 
+def _start(worker: Worker) -> None:
+    try:
+        worker.start()
+    except RuntimeError as error:  # from Python 3.12 on: a program that is ending can neither fork nor start threads
+        if "at interpreter shutdown" in str(error):
+            raise program_ending() from error
+        raise
+
+
 class WorkerPool:
     """The workers of one runner, in the process that started them.
 
@@ -111,7 +121,7 @@ class WorkerPool:
             worker = make()
             self.workers.append(worker)
             try:
-                worker.start()
+                _start(worker)
             except BaseException:
                 self.workers.pop().release()
                 raise
@@ -133,7 +143,7 @@ class WorkerPool:
         with signals_deferred():
             new = self.workers[worker] = make()
             old.release()
-            new.start()
+            _start(new)
 
     def leave_behind(self, worker: int) -> None:
         """Forget a worker that does not end although it was killed; `replace` may start another in its place."""
