@@ -23,7 +23,6 @@ from dataflow.observe.frame_owners import PACKAGE, FrameOwners, sleep_until_inte
 from dataflow.protocol.passes import walk
 from dataflow.protocol.state import state_of
 from dataflow.system.machine import processor_times
-from dataflow.system.thread_frames import current_frames
 from dataflow.transport.worker_counters import WorkerActivity, WorkerCounters
 
 __all__ = ["NodeSampler", "positions_in_workers"]
@@ -95,6 +94,8 @@ class NodeSampler:
         return next((n for below, n in _TICKS_PER_SAMPLE if self._num_ticks < below), _MAX_TICKS_PER_SAMPLE)
 
     def _sample(self) -> None:
+        from dataflow.system.thread_frames import current_frames  # which the consumer does not need
+
         self._phase = (self._phase + _GOLDEN) % 1
         sleep_until_interrupting(self._phase * self._spread)
         frame = current_frames().get(self._thread)

@@ -35,8 +35,6 @@ from contextlib import contextmanager
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
 
-from dataflow.system.thread_frames import current_frames
-
 __all__ = ["deliver_signals", "signal_arrived", "signals_blocked", "signals_deferred"]
 
 _AGAIN: Final = 1.0  # seconds after which the same signal, arriving again, is no longer deferred
@@ -180,6 +178,8 @@ def _send(signums: tuple[int, ...], finaliser: CodeType) -> None:
 
 
 def _is_running(code: CodeType, thread: int) -> bool:
+    from dataflow.system.thread_frames import current_frames  # which few signals need
+
     frame = current_frames().get(thread)
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
