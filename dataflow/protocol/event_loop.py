@@ -26,7 +26,9 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
-from dataflow.protocol.passes import RunningCode, enter_code, leave_code
+from dataflow.errors import TimeoutError
+from dataflow.protocol.passes import RunningCode, code_of, enter_code, leave_code
+from dataflow.protocol.pauses import require_waiting
 from dataflow.protocol.state import state_of
 from dataflow.system.interrupts import signals_deferred
 from dataflow.system.session import Session, terminated
@@ -369,6 +371,9 @@ class AsyncSteps:
                     made = [reply.result()]
                 except _End:
                     return
+                except TimeoutError as error:  # of a flow that the code iterates
+                    require_waiting(error, False, code_of(self._code.df))
+                    raise
                 del reply  # which holds the element
                 yield made.pop()
         finally:

@@ -202,10 +202,7 @@ class DataFromAsyncIterable(Source[T_co]):
     def _elements(self, code: RunningPass, session: Session) -> Iterator[Any]:
         from dataflow.protocol.event_loop import AsyncSteps, loop_user  # they import asyncio, which few programs need
 
-        try:
-            yield from AsyncSteps(loop_user(self, session), self._begin, code).elements()
-        except TimeoutError as error:  # of a flow that the code iterates
-            require_waiting(error, False, code_of(self))
+        yield from AsyncSteps(loop_user(self, session), self._begin, code).elements()
 
     def _begin(self) -> AsyncIterable[Any]:
         made = self.make()
