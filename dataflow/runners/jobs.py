@@ -82,12 +82,15 @@ class Job:
 
     def kept(self, datapoints: Iterator[Any], indexes: NDArray[np.int64] | None = None) -> Iterator[Any]:
         """The datapoints of a pass, or of these indexes; an error if later ones overwrite earlier ones."""
-        if self._watch is None:
+        watch = self._watch
+        if watch is None:
             return datapoints
         if indexes is None or not len(indexes):
-            return self._watch.over(datapoints, False, is_guarded=True)
+            return watch.over(datapoints, False, is_guarded=True)
+        if watch.passes(len(indexes)):
+            return datapoints
         in_pass = int(indexes[0]) // self._length
-        return self._watch.over(datapoints, False, is_guarded=True, in_pass=in_pass, num=len(indexes))
+        return watch.over(datapoints, False, is_guarded=True, in_pass=in_pass, num=len(indexes))
 
     def close(self) -> None:
         """Close what the job has opened."""

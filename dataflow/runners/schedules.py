@@ -291,7 +291,7 @@ class TaskSchedule(Schedule):
         self.under_way = 0  # datapoints asked for, or about to be, and not handed out
         self.keeps_holes = False  # whether `HOLE` is handed out for dropped datapoints
         self.has_dropped = False  # whether any was left out
-        self._ordered = self._is_always_ordered = ordered
+        self._ordered = ordered
         self.bytes_each = 0.0  # bytes per result, at present
         self.num_taking = num_workers
         self._num_started = self._num_alive = num_workers
@@ -304,8 +304,7 @@ class TaskSchedule(Schedule):
         self._num_issued = 0  # tasks
         self._due = 0  # which of them is handed out next, if ordered
         self._being_handed_out = 0  # the part of `under_way` that `take` returned last
-        self.current: dict[int, int] = {}  # by worker: number of the task whose results it is sending
-        self._partial: dict[int, list[Any]] = {}  # by worker: these results
+        self._sending: dict[int, tuple[int, list[Any]]] = {}  # by worker: number of a task, and its results so far
 
     # -- Issuing tasks -------------------------------------------------------------------------------------------------
 
@@ -319,10 +318,10 @@ class TaskSchedule(Schedule):
         self.under_way = self._being_handed_out = 0
         self.index = index
 
-    def _set_holes(self, keeps_holes: bool) -> None:
-        """Set whether a pass is read by index, with holes: then in order, since indexes are paired with results."""
-        self.keeps_holes = keeps_holes
-        self._ordered = self._is_always_ordered or keeps_holes
+    @property
+    def _is_in_order(self) -> bool:
+        """Whether this pass is handed out in order: with holes, because indexes are paired with results."""
+        return self._ordered or self.keeps_holes
 
     def discard(self) -> None:
         self.begin()
@@ -393,24 +392,25 @@ class TaskSchedule(Schedule):
             self.bytes_each = max(message.nbytes / len(datapoints), _DECAY * self.bytes_each)
         if message.pace:
             self.adapt(message.pace)
-        if self.current.get(worker) != number:
-            self.current[worker], self._partial[worker] = number, []
+        sending = self._sending.get(worker)
+        if sending is None or sending[0] != number:
+            sending = self._sending[worker] = number, []
         task = self.issued.get(number)
         if task is None:
             return  # done before, or of an abandoned pass
-        partial = self._partial[worker]
+        results = sending[1]
         if message.kind is Kind.BATCH and error is None:
             if not task.num_taken:
                 self._finish(number, [WorkerBatch(datapoints)], None)
                 return
             datapoints = pieces(datapoints[0], task.count)  # a worker before has sent single ones
-        partial += datapoints
+        results += datapoints
         before, stop = (0, task.count) if task.rest is None else (len(task.rest.results), task.rest.stop)
         if error is not None and message.kind is not Kind.TASK_FAILED and task.first < PAIRED:
-            error.add_note(f"it was made of the datapoint at index {task.first + before + len(partial)} of the input")
-        if error is None and before + len(partial) < stop:
+            error.add_note(f"it was made of the datapoint at index {task.first + before + len(results)} of the input")
+        if error is None and before + len(results) < stop:
             return
-        results = self._partial.pop(worker)
+        del self._sending[worker]
         if task.rest is None or error is not None:
             self._finish(number, [*task.rest.results, *results] if task.rest else results, error)
         else:
@@ -418,7 +418,7 @@ class TaskSchedule(Schedule):
             self._ask_again(number)
 
     def take(self) -> list[Any] | BaseException | None:
-        order = self._due if self._ordered or not self._done else next(iter(self._done))
+        order = self._due if self._is_in_order or not self._done else next(iter(self._done))
         done = self._done.get(order)
         if done is None:
             return None
@@ -434,8 +434,8 @@ class TaskSchedule(Schedule):
         """Take out what has come of tasks that are not done; with `ordered`, of the one whose turn it is."""
         found: list[Any] = []
         for number, task in self.issued.items():
-            if not self._ordered or task.order == self._due:
-                partial = [self._partial.get(worker, []) for worker, at in self.current.items() if at == number]
+            if not self._is_in_order or task.order == self._due:
+                partial = [results for at, results in self._sending.values() if at == number]
                 before = [] if task.rest is None else task.rest.results
                 results = [*before, *max(partial, key=len, default=[])]  # two workers may do it
                 found += self._kept(results[task.num_taken :])
@@ -445,7 +445,8 @@ class TaskSchedule(Schedule):
     def _kept(self, results: Sequence[Any]) -> list[Any]:
         """Those of `results` that are handed out."""
         kept = list(results if self.keeps_holes else present(results))
-        self.has_dropped = self.has_dropped or len(kept) < len(results)
+        if len(kept) < len(results):
+            self.has_dropped = True
         return kept
 
     def _handing_out(self, order: int) -> None:
@@ -493,13 +494,23 @@ class TaskSchedule(Schedule):
         # The worker died in the last one. Its results of the others may not have been sent: these tasks are repeated,
         # if a worker is left to do them.
         number = taken[-1] if self._num_alive else min(taken, key=lambda k: self.issued[k].order)
-        partial = self._partial.pop(worker, []) if self.current.get(worker) == number else []
+        partial = self._take_unfinished_of(worker, number)
         task = self.issued[number]
         self._finish(number, [*task.rest.results, *partial] if task.rest else partial, error)
         self.replaced(worker)
         # If the schedule is ordered and no worker is left for the tasks before this one, they would be waited for in
         # vain.
-        return not self._ordered or self._num_alive > 0 or all(k in self._done for k in range(self._due, task.order))
+        return (
+            not self._is_in_order or self._num_alive > 0 or all(k in self._done for k in range(self._due, task.order))
+        )
+
+    def _take_unfinished_of(self, worker: int, number: int) -> list[Any]:
+        """Take out what a worker has sent of the task with this number, which it has not finished."""
+        at, results = self._sending.get(worker, (None, []))
+        if at == number:
+            del self._sending[worker]
+            return results
+        return []
 
     def _taken_by(self, worker: int) -> list[int]:
         """The tasks that a worker has taken and not finished. The one that it has taken last comes last."""
@@ -511,13 +522,11 @@ class TaskSchedule(Schedule):
         """What is left of a task in which a worker has ended, now that what it had sent was received."""
         task = self.issued[number]
         rest = task.rest = task.rest or _Rest(task.count)
-        if self.current.get(worker) == number:
-            rest.results += self._partial.pop(worker, [])
+        rest.results += self._take_unfinished_of(worker, number)
         return rest
 
     def replaced(self, worker: int) -> None:
-        self.current.pop(worker, None)
-        self._partial.pop(worker, None)
+        self._sending.pop(worker, None)
         # Tasks that are not taken are put back too: their token may have gone with the worker. A worker that reads a
         # second token drops it.
         for number, task in list(self.issued.items()):
@@ -606,7 +615,7 @@ class TaskSchedule(Schedule):
         self.task_queue.stop()
 
     def close(self) -> None:
-        self.issued, self._done, self._partial = {}, {}, {}
+        self.issued, self._done, self._sending = {}, {}, {}
         self.task_queue.close()
 
 
@@ -662,7 +671,7 @@ class IndexRanges(TaskSchedule):
         With `holes`, `HOLE` is handed out for datapoints that were dropped, and all in the order of the indexes.
         """
         self.begin(first)
-        self._set_holes(holes)
+        self.keeps_holes = holes
         self._picked = picked
         self._stop = sys.maxsize if count is None else first + count
 
@@ -906,7 +915,7 @@ class MapTasks(TaskSchedule):
     def begin_pass(self, index: int, *, holes: bool = False) -> None:
         """Begin a pass whose first datapoint has this index; `holes` as for `IndexRanges`."""
         self.begin(index)
-        self._set_holes(holes)
+        self.keeps_holes = holes
 
     def resume(self) -> None:
         """Begin a pass that continues with the work under way."""

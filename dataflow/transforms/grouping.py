@@ -183,6 +183,13 @@ class MemoryWatch:
         self.num_left = 0  # datapoints until the next one is looked at
         self.num_seen = 0  # looked at
 
+    def passes(self, num: int) -> bool:
+        """Whether none of the next `num` datapoints is looked at; they count then, and `over` is not needed."""
+        if num > self.num_left:
+            return False
+        self.num_left -= num
+        return True
+
     def over(
         self,
         datapoints: Iterator[Any],
@@ -201,9 +208,6 @@ class MemoryWatch:
             in_pass: The pass, if it may be that of the datapoints before; None for another one.
             num: How many they are, if that is known.
         """
-        if num is not None and num <= self.num_left:
-            self.num_left -= num
-            return datapoints
         if waits:
             self._noted.clear()
             return _Watched(self, datapoints)
