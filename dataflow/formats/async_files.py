@@ -101,13 +101,22 @@ def _tell_http(system: Any) -> None:
 
 
 def _require_file(check: Callable[[Any, str], None], response: Any, url: str) -> None:
-    """Check the response for a file. fsspec takes the body of any that is no error: also an empty one, or a part."""
+    """Check the response for a file. fsspec takes the body of any that is no error: also an empty one, or a part.
+
+    aiohttp checks that a body is complete, where the response says how long it is.
+    """
     check(response, url)
     is_asked = response.status == 206 and "Range" in response.request_info.headers  # by the user's options
     if response.status not in _WHOLE and not is_asked:
         raise OSError(
             f"the server has answered with status {response.status} ({response.reason}), and not with the file as a "
             "whole. Check the URL, and headers in storage_options="
+        )
+    if response.content_length is None and "Transfer-Encoding" not in response.headers:
+        raise OSError(
+            "the server does not say how long the file is: it sends neither Content-Length nor chunks, so if the "
+            "connection broke, what had come would seem to be the file. Serve it by a server that does (nginx, "
+            "python -m http.server), or fetch it by a function of your own, in AsyncMapData"
         )
 
 

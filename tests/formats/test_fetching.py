@@ -244,6 +244,7 @@ def test_what_fails_for_good_is_named_with_its_url():
             "/part": Reply(b"1234", status=206),
             "/unchanged": Reply(status=304),
             "/nowhere": Reply(b"moved", status=302),
+            "/endless": Reply(b"12345678", sends=3, headers={"Content-Length": ""}),
         }[path]
 
     with serving(answer) as server:
@@ -258,12 +259,22 @@ def test_what_fails_for_good_is_named_with_its_url():
             ("part", OSError, "answered with status 206", 1, "the error that it was raised from"),
             ("unchanged", OSError, "answered with status 304", 1, "the error that it was raised from"),
             ("nowhere", OSError, "answered with status 302", 1, "the error that it was raised from"),
+            ("endless", OSError, "does not say how long the file is", 1, "the error that it was raised from"),
         ):
             error = raised(FetchData(urls(server, name), retries=2))
             assert type(error) is kind and text in str(error) and f"{server.url}/{name}" in str(error)
             requests = server.requests[f"GET /{name}"]
             assert requests < 20 if num is None else requests == num  # the client stops after so many redirects
             assert cure in error.__notes__[0] and "max_failures= leaves out files" in error.__notes__[0]
+
+
+@aiohttp_needed
+def test_chunks_say_where_a_file_ends():
+    headers = {"Transfer-Encoding": "chunked", "Content-Length": ""}
+    bodies = {"/whole": b"4\r\n1234\r\n0\r\n\r\n", "/cut": b"4\r\n1234\r\n"}
+    with serving(lambda path, number: Reply(bodies[path], sends=100, headers=headers)) as server:
+        assert fetched(FetchData(urls(server, "whole"))) == [[b"1234"]]
+        assert "ClientPayloadError" in str(raised(FetchData(urls(server, "cut"), retries=0)))
 
 
 @aiohttp_needed

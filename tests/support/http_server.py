@@ -20,7 +20,7 @@ class Reply:
     Attributes:
         body: All of it; a HEAD request gets its headers only.
         status: The status.
-        headers: Further headers.
+        headers: Further headers; an empty one is left out.
         sends: How many bytes of the body are sent before the connection is closed; None for all.
         held: Whether nothing is sent until `Server.release` is called.
     """
@@ -98,7 +98,10 @@ class Server:
                 finally:
                     self.running -= 1
                 headers = {"Content-Length": str(len(reply.body)), **reply.headers}
-                lines = [f"HTTP/1.1 {reply.status} text", *(f"{name}: {value}" for name, value in headers.items())]
+                lines = [
+                    f"HTTP/1.1 {reply.status} text",
+                    *(f"{name}: {value}" for name, value in headers.items() if value),
+                ]
                 writer.write("\r\n".join([*lines, "", ""]).encode())
                 if method != "HEAD":
                     writer.write(reply.body[: reply.sends])
