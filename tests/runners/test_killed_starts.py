@@ -168,5 +168,6 @@ def test_a_main_process_that_is_killed_at_any_line_of_a_start_leaves_nothing(flo
 def test_no_file_is_made_by_a_start_and_nothing_is_left_if_it_is_killed_in_the_middle(flow, method, tmp_path, folder):
     program = Program(tmp_path, flow, method)
     num_lines = check_no_file_is_made(program, folder)
-    assert program.run(folder, last=num_lines // 2) == 0
+    while ended := program.run(folder, last=num_lines // 2):  # it has not come so far: how much it reads ahead differs
+        num_lines = ended
     assert ours(os.listdir(folder), method) == []
