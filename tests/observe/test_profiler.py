@@ -217,7 +217,10 @@ def test_the_flow_itself_counts_no_pass_and_keeps_its_data():
 def test_a_users_node_and_a_node_in_two_places_are_measured():
     class Own(DataFlow):
         def __iter__(self):
-            yield from ([heavy(k)] for k in range(20))
+            for k in range(20):
+                for _ in range(10):  # long beside what the profiler does for each datapoint
+                    heavy(k)
+                yield [k]
 
     own = Own()
     measured = profile(JoinData([own, MapData(own, light)]), 5 * SHORT)  # enough samples for a share
