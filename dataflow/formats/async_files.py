@@ -112,7 +112,7 @@ def _require_file(check: Callable[[Any, str], None], response: Any, url: str) ->
             f"the server has answered with status {response.status} ({response.reason}), and not with the file as a "
             "whole. Check the URL, and headers in storage_options="
         )
-    if response.content_length is None and "Transfer-Encoding" not in response.headers:
+    if response.content_length is None and "chunked" not in response.headers.get("Transfer-Encoding", "").lower():
         raise OSError(
             "the server does not say how long the file is: it sends neither Content-Length nor chunks, so if the "
             "connection broke, what had come would seem to be the file. Serve it by a server that does (nginx, "

@@ -245,6 +245,7 @@ def test_what_fails_for_good_is_named_with_its_url():
             "/unchanged": Reply(status=304),
             "/nowhere": Reply(b"moved", status=302),
             "/endless": Reply(b"12345678", sends=3, headers={"Content-Length": ""}),
+            "/coded": Reply(b"12345678", sends=3, headers={"Content-Length": "", "Transfer-Encoding": "identity"}),
         }[path]
 
     with serving(answer) as server:
@@ -260,6 +261,7 @@ def test_what_fails_for_good_is_named_with_its_url():
             ("unchanged", OSError, "answered with status 304", 1, "the error that it was raised from"),
             ("nowhere", OSError, "answered with status 302", 1, "the error that it was raised from"),
             ("endless", OSError, "does not say how long the file is", 1, "the error that it was raised from"),
+            ("coded", OSError, "does not say how long the file is", 1, "the error that it was raised from"),
         ):
             error = raised(FetchData(urls(server, name), retries=2))
             assert type(error) is kind and text in str(error) and f"{server.url}/{name}" in str(error)
