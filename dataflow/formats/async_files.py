@@ -13,7 +13,7 @@ from types import MethodType
 from typing import Any, Final
 
 from dataflow.system.extras import optional
-from dataflow.system.urls import reporting_url
+from dataflow.system.urls import reporting_url, require_end
 
 __all__ = ["AsyncFileSystems"]
 
@@ -112,12 +112,7 @@ def _require_file(check: Callable[[Any, str], None], response: Any, url: str) ->
             f"the server has answered with status {response.status} ({response.reason}), and not with the file as a "
             "whole. Check the URL, and headers in storage_options="
         )
-    if response.content_length is None and "chunked" not in response.headers.get("Transfer-Encoding", "").lower():
-        raise OSError(
-            "the server does not say how long the file is: it sends neither Content-Length nor chunks, so if the "
-            "connection broke, what had come would seem to be the file. Serve it by a server that does (nginx, "
-            "python -m http.server), or fetch it by a function of your own, in AsyncMapData"
-        )
+    require_end(response)
 
 
 _CHECKED: Final = "_raise_not_found_for_status"  # the method that fsspec calls with each response for a file

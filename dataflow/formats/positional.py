@@ -11,7 +11,7 @@ import numpy as np
 from dataflow.errors import DataFlowTerminated, FileDamaged
 from dataflow.formats.checksums import file_damaged
 from dataflow.system.descriptors import Descriptor
-from dataflow.system.urls import change_of, filesystem_of, is_url, reporting_url
+from dataflow.system.urls import change_of, filesystem_of, is_url, reporting_url, require_end
 
 __all__ = ["PositionalFile", "UrlFile", "open_positional"]
 
@@ -164,6 +164,9 @@ class UrlFile(PositionalFile):
                 return
             with tempfile.TemporaryFile() as file, reporting_url(self.path):
                 with self._system.open(self._inside, "rb", block_size=0) as source:
+                    response = getattr(source, "r", None)
+                    if hasattr(response, "content_length"):  # of aiohttp
+                        require_end(response)
                     shutil.copyfileobj(source, file, _PIECE)
                 file.seek(0)
                 self.size = os.fstat(file.fileno()).st_size

@@ -25,6 +25,7 @@ __all__ = [
     "files_below",
     "is_url",
     "reporting_url",
+    "require_end",
     "retry_after",
     "states_below",
     "status_of",
@@ -113,6 +114,20 @@ def states_below(url: str) -> list[tuple[int | None, str]]:
 def change_of(about: Mapping[str, Any]) -> str:
     """Return what differs when a file was changed, of what a file system says about it; empty if it says nothing."""
     return next((str(about[name]) for name in _CHANGED if about.get(name)), "")
+
+
+def require_end(response: Any) -> None:
+    """Check that a response of aiohttp says where its body ends: only then is a body that was cut off an error.
+
+    Raises:
+        OSError: It does not.
+    """
+    if response.content_length is None and "chunked" not in response.headers.get("Transfer-Encoding", "").lower():
+        raise OSError(
+            "the server does not say how long the file is: it sends neither Content-Length nor chunks, so if the "
+            "connection broke, what had come would seem to be the file. Serve it by a server that does (nginx, "
+            "python -m http.server), or fetch it by a function of your own, in AsyncMapData"
+        )
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ from dataflow import (
 from dataflow.formats.loading import files_of
 from dataflow.formats.positional import UrlFile
 from dataflow.system.urls import causes_of, files_below, is_url, states_below, status_of, transient_cause
+from tests.support import http_server
+from tests.support.http_server import Reply
 from tests.support.waits import LIMIT
 
 fsspec = pytest.importorskip("fsspec")
@@ -315,6 +317,22 @@ def test_a_damaged_file_behind_a_url_is_named(memory):
     memory.pipe("/data/bad.parquet", b"PAR1 but nothing else")
     with pytest.raises(FileDamaged, match=r"memory://data/bad\.parquet, its footer"):
         len(TableData("memory://data/bad.parquet"))
+
+
+def test_a_file_whose_server_does_not_say_how_long_it_is_is_refused():
+    def answer(path, number):
+        ending = {"/chunks": "chunked", "/nothing": "", "/coding": "identity"}[path]
+        body = b"4\r\n[1]\n\r\n0\r\n\r\n" if path == "/chunks" else b"[1]\n[2]\n"
+        return Reply(
+            body, sends=100 if path == "/chunks" else 4, headers={"Content-Length": "", "Transfer-Encoding": ending}
+        )
+
+    with http_server.serving(answer) as server, connections_closed():
+        for path in ("/nothing", "/coding"):
+            with pytest.raises(OSError, match="does not say how long the file is"):
+                list(JSONLinesData(server.url + path))
+        with JSONLinesData(f"{server.url}/chunks") as df:
+            assert list(df) == [[1]]
 
 
 def test_a_server_that_cannot_be_reached_is_named():
