@@ -949,8 +949,20 @@ class MapTasks(TaskSchedule):
 
     def pause(self) -> None:
         """Pause reading: issue the collected datapoints as a task, if the workers are short of tasks."""
-        if not self.has_enough and not self._is_fixed:
+        if not (self.has_enough or self._is_fixed or self._have_long_tasks):
             self.send()
+
+    @property
+    def _have_long_tasks(self) -> bool:
+        """Whether there is a task for each worker, and they are as long as tasks may be.
+
+        Then a shorter one waits for more datapoints. Otherwise it would stay short for ever: where tasks fill the
+        buffer, only the room of its own results is there when they have been handed out.
+        """
+        if len(self.issued) < self.num_taking:
+            return False
+        num_done = self._being_handed_out + sum(done.count for done in self._done.values())
+        return self.under_way - len(self._collected) - num_done >= self.per_task * self.num_taking
 
     def send(self) -> None:
         """Issue the collected datapoints as a task, if there is room."""

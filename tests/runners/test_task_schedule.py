@@ -595,6 +595,36 @@ def test_of_pairs_the_index_is_that_of_the_pair():
     assert drained(schedule)[-1] is error and not hasattr(error, "__notes__")  # an index of the flow would mislead
 
 
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_short_task_waits_only_while_each_worker_has_a_long_one(num_workers):
+    schedule = schedule_of(num_workers, 16)
+    schedule.per_task = 4
+    schedule.add_encoded(["a"])
+    schedule.pause()
+    schedule.add_encoded([*"bcde"])
+    schedule.add_encoded([*"fg"])
+    answer(schedule, 0)
+    assert drained(schedule) == [["a"]]
+    issued = [queued.encoded for queued in schedule.task_queue.slots.values()]
+    if num_workers == 2:  # one of them has nothing to do
+        assert issued == [["a"], [*"bcde"], [*"fg"]]
+    else:
+        assert issued == [["a"], [*"bcde"]]
+        schedule.add_encoded([*"hi"])
+        assert schedule.task_queue.slots[2].encoded == [*"fghi"]
+
+
+def test_a_short_task_is_issued_once_the_long_one_is_done():
+    schedule = schedule_of(1, 8)
+    schedule.per_task = 4
+    schedule.add_encoded([*"abcd"])
+    schedule.add_encoded(["e"])
+    schedule.pause()
+    assert list(schedule.task_queue.slots) == [0] and not schedule.is_idle
+    answer(schedule, 0)
+    assert take(schedule) == [*"abcd"] and schedule.task_queue.slots[1].encoded == ["e"]
+
+
 def test_what_was_collected_is_issued_if_there_is_no_room_for_the_next():
     schedule = schedule_of(1, 40, room=0)
     schedule.per_task = 3
