@@ -309,7 +309,9 @@ def _slowed(runner: RunnerStatistics, position: int) -> FlowVerdict | None:
     computing, delayed = max(0.0, cpu / working), runner.consumer_delayed_seconds / working
     used = sum(worker.cpu_seconds for worker in runner.workers)
     num, cores = len(runner.workers), _cores(runner.cores)
-    one_core = _LOCKED <= (used + runner.consumer_cpu_seconds) / (total - runner.consumer_delayed_seconds) <= 1.2
+    all_used = used + runner.consumer_cpu_seconds
+    # While the loop has no processor, the threads may run; or they have none either, because other programs do.
+    one_core = _LOCKED * (total - runner.consumer_delayed_seconds) <= all_used <= 1.2 * total
     if runner.backend == "thread" and one_core and 1 - computing - delayed >= _KEPT:
         text = (
             f"The worker threads are the bottleneck: they hold the interpreter lock, so your loop computes only "

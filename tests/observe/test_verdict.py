@@ -354,6 +354,32 @@ CASES = {
         "workers",
         "your loop computes only 21% of its own time",
     ),
+    "threads that hold the lock, and run while another program takes the core of the step": (
+        flow(
+            runner(
+                workers(4, busy=0.98, cpu=0.16),
+                waiting=0.03,
+                backend="thread",
+                consumer_cpu_seconds=3.1,
+                consumer_delayed_seconds=3,
+            )
+        ),
+        "workers",
+        "your loop computes only 32% of its own time",
+    ),
+    "threads that release the lock, while another program takes a core": (
+        flow(
+            runner(
+                workers(4, busy=0.98, cpu=0.27),
+                waiting=0.03,
+                backend="thread",
+                consumer_cpu_seconds=2,
+                consumer_delayed_seconds=1,
+            )
+        ),
+        "consumer",
+        "Your training step is the bottleneck",
+    ),
     "other programs that take the cores of the step, above threads": (
         flow(
             runner(
