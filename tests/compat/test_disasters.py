@@ -251,14 +251,10 @@ def test_a_process_that_is_killed_while_it_has_nothing_to_do_is_not_missed():
     with deadline(3 * LIMIT), SharedQ() as queue:
         queue.startproc(["i8"], [SIZE], fill, (1,))
         queue.get(timeout=LIMIT)
+        workers = started_since(before)
         kill_workers(before)
-        wait_until(
-            lambda: all(
-                child in before or child.status() == "zombie" for child in psutil.Process().children(recursive=True)
-            ),
-            LIMIT,
-            "it does not die",
-        )
+        dead = {None, "zombie"}
+        wait_until(lambda: dead.issuperset(status_of(worker.pid) for worker in workers), LIMIT, "it does not die")
         queue.startproc(["i8"], [SIZE], fill, (2,))
         assert (queue.get(timeout=LIMIT)[0] == 2).all()
 
