@@ -323,11 +323,11 @@ def test_an_interrupted_shutdown_ends_all_processes(monkeypatch):
 
 def test_a_job_whose_acknowledgement_an_interrupt_may_have_lost_is_lost(monkeypatch):
     with SharedQ() as queue:
-        for number in (5, 6):
-            queue.startproc(["i8"], [3], fill, (number,))
+        queue.startproc(["i8"], [3], fill, (5,))
         interrupted_once(monkeypatch, "receive_all")
         with pytest.raises(KeyboardInterrupt):
             queue.get(timeout=LIMIT)
+        queue.startproc(["i8"], [3], fill, (6,))  # starting one asks for the jobs before it: not earlier
         with pytest.raises(DataFlowTerminated, match="was interrupted, and its result is lost"):
             queue.get(timeout=LIMIT)
         assert queue.get(timeout=LIMIT)[0].tolist() == [6] * 3
