@@ -29,8 +29,10 @@ from dataflow.system.urls import (
     causes_of,
     change_of,
     filesystem_of,
+    info_of,
     is_url,
     reporting_url,
+    require_copy,
     retry_after,
     status_of,
     transient_cause,
@@ -392,12 +394,14 @@ def _state_text(about: Mapping[str, Any]) -> str:
 def _read_url(url: str, options: Mapping[str, Any]) -> bytes:
     system, path = filesystem_of(url, options)  # fsspec keeps one for each thread
     data: bytes = system.cat_file(path)
+    if "::" in url:
+        require_copy(url, info_of(url, system, path).get("size"), len(data))
     return data
 
 
 def _state_of_url(url: str, options: Mapping[str, Any]) -> str:
     system, path = filesystem_of(url, options)
-    return _state_text(system.info(path))
+    return _state_text(info_of(url, system, path))
 
 
 def _read(path: str) -> bytes:

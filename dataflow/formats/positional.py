@@ -11,7 +11,7 @@ import numpy as np
 from dataflow.errors import DataFlowTerminated, FileDamaged
 from dataflow.formats.checksums import file_damaged
 from dataflow.system.descriptors import Descriptor
-from dataflow.system.urls import change_of, filesystem_of, is_url, reporting_url, require_end
+from dataflow.system.urls import change_of, filesystem_of, info_of, is_url, reporting_url, require_copy, require_end
 
 __all__ = ["PositionalFile", "UrlFile", "open_positional"]
 
@@ -120,7 +120,7 @@ class UrlFile(PositionalFile):
         self._copy: Descriptor | None = None
         self._closed = False
         with reporting_url(url):
-            about = self._system.info(self._inside)
+            about = info_of(url, self._system, self._inside)
         if about.get("type") == "directory":
             raise IsADirectoryError(
                 f"{url} is a folder, not a file; if you mean the files in it, end the URL with a slash"
@@ -163,6 +163,7 @@ class UrlFile(PositionalFile):
             if self._copy is not None:
                 return
             with tempfile.TemporaryFile() as file, reporting_url(self.path):
+                require_copy(self.path, None, 0)
                 with self._system.open(self._inside, "rb", block_size=0) as source:
                     response = getattr(source, "r", None)
                     if hasattr(response, "content_length"):  # of aiohttp

@@ -126,6 +126,8 @@ class _LineReader:
                         lowest = min(lowest, int(columns.min()))
                         highest = max(highest, int(columns.max()))
                 begin += len(text)
+        if begin != self._file.size:
+            raise file_damaged(self._path, "", f"it ends, {self._file.size - begin} bytes too early,", begin)
         return lowest, highest
 
     def _parse(self, text: bytes, begin: int) -> tuple[np.float64, NDArray[np.int64], NDArray[np.float64]]:

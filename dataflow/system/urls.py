@@ -23,8 +23,10 @@ __all__ = [
     "change_of",
     "filesystem_of",
     "files_below",
+    "info_of",
     "is_url",
     "reporting_url",
+    "require_copy",
     "require_end",
     "retry_after",
     "states_below",
@@ -48,6 +50,8 @@ _TRANSIENT_NAMES: Final = frozenset(  # exceptions of aiohttp, botocore, azure, 
     | {"ChecksumError", "ChunkedEncodingError", "ContentDecodingError", "IncompleteRead", "ProtocolError", "ProxyError"}
 )
 _LASTING_NAMES: Final = frozenset({"ClientSSLError", "SSLError", "SSLCertVerificationError"})
+_COPYING: Final = frozenset({"filecache", "simplecache"})  # file systems of fsspec that keep copies of whole files
+_KEEPING_BLOCKS: Final = frozenset({"blockcache", "cached"})  # and that keep parts of them
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
 
 
@@ -70,8 +74,10 @@ def filesystem_of(url: str, options: Mapping[str, Any] | None = None) -> tuple[A
 
     Raises:
         MissingExtra: fsspec, or the package that it needs for this scheme, is not installed.
-        ValueError: fsspec does not know the scheme.
+        ValueError: fsspec does not know the scheme, or the URL goes through a cache of fsspec that may give wrong
+            bytes.
     """
+    _check_caches(url)
     optional("fsspec", "fsspec", "URLs need")
     core = optional("fsspec.core", "fsspec", "URLs need")
     with reporting_url(url):
@@ -104,16 +110,66 @@ def states_below(url: str) -> list[tuple[int | None, str]]:
     """
     system, path = filesystem_of(url)
     with reporting_url(url):
-        about = system.info(path)
+        about = info_of(url, system, path)
         found = system.find(path, detail=True) if about.get("type") == "directory" else {path: about}
         if not found:
             raise FileNotFoundError(path)
         return [(about.get("size"), change_of(about)) for _, about in sorted(found.items())]
 
 
+def info_of(url: str, system: Any, path: str) -> Mapping[str, Any]:
+    """Return what is known of a file: of the file itself, and not of the copy in a cache.
+
+    Args:
+        url: The URL.
+        system: Its file system, of `filesystem_of`.
+        path: The path in it.
+    """
+    about: Mapping[str, Any] = (system.fs if _schemes(url)[0] in _COPYING else system).info(path)
+    return about
+
+
 def change_of(about: Mapping[str, Any]) -> str:
     """Return what differs when a file was changed, of what a file system says about it; empty if it says nothing."""
     return next((str(about[name]) for name in _CHANGED if about.get(name)), "")
+
+
+def require_copy(url: str, size: int | None, found: int) -> None:
+    """Check that what a file cache of fsspec has given is all of the file: it keeps the part of a broken download, too.
+
+    Args:
+        url: The URL; nothing is checked if it names no such cache.
+        size: Bytes of the file, as its own file system says.
+        found: Bytes that were given.
+
+    Raises:
+        OSError: They differ, or the size of the file is not known.
+    """
+    if _schemes(url)[0] in _COPYING and found != size:
+        told = "has an unknown size" if size is None else f"has {size}"
+        raise OSError(
+            f"the copy in fsspec's cache has {found} bytes, and the file {told}: a download that broke off may have "
+            "left it. Delete the folder of the cache; better, leave the cache out of the URL, and use FetchData with "
+            "cache=, which keeps whole files only"
+        )
+
+
+def _check_caches(url: str) -> None:
+    first, *below = _schemes(url)
+    if not _KEEPING_BLOCKS.isdisjoint([first, *below]):
+        raise ValueError(
+            f"{url}: this cache of fsspec gives wrong bytes after a request that failed. Use FetchData with cache=, or "
+            "simplecache::, which keep whole files"
+        )
+    if first != "zip" and not _COPYING.isdisjoint(below):  # zip files have checksums
+        raise ValueError(
+            f"{url}: whether the copy in fsspec's cache is all of the file cannot be seen through {first}://. Use "
+            "FetchData with cache=, or copy the file first"
+        )
+
+
+def _schemes(url: str) -> list[str]:
+    return [part.partition("://")[0].lower() for part in url.split("::")]
 
 
 def require_end(response: Any) -> None:
@@ -216,6 +272,8 @@ def reporting_url(url: str) -> Iterator[None]:
     except ImportError as error:
         raise MissingExtra(f"{url}: fsspec needs another package for this scheme: {error}") from error
     except ValueError as error:
+        if str(error).startswith(url):  # of filesystem_of
+            raise
         raise ValueError(f"{url}: {error}. Correct the scheme, or register its file system with fsspec") from error
     except Exception as error:
         raise OSError(f"{url} cannot be read: {type(error).__name__}: {error}") from error

@@ -1,9 +1,12 @@
 """SVMlight files."""
 
+import io
+
 import numpy as np
 import pytest
 
 from dataflow import FileDamaged, SVMLightData
+from dataflow.formats.positional import PositionalFile
 from tests.support.contract import check_node
 
 TEXT = "# a comment\n1 qid:3 1:0.5 3:2e1 # more\n\n-1 2:-1\n+0.5\n"
@@ -98,3 +101,9 @@ def test_infinity_is_a_number(tmp_path):
     path.write_text("-inf 1:Infinity\n")
     with SVMLightData(path) as df:
         assert df[0][0].tolist() == [float("inf")] and df[0][1] == -float("inf")
+
+
+def test_a_file_that_ends_before_its_size_is_damaged(path, monkeypatch):
+    monkeypatch.setattr(PositionalFile, "stream", lambda file: io.BytesIO(path.read_bytes()[:-6]))
+    with pytest.raises(FileDamaged, match=f"{path}: it ends, 6 bytes too early, at byte"):
+        len(SVMLightData(path))

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from dataflow import (
+    DataFromList,
+    FetchData,
     FileDamaged,
     ImageFolderData,
     JSONLinesData,
@@ -52,6 +54,7 @@ def parquet_of(table):
 
 
 SHARD = tar_of([(f"{k}.txt", b"%d" % k) for k in range(6)])
+CONTENT = b"[1]\n[2]\n"
 LINES = b'{"k": 0}\n{"k": 1}\n{"k": 2}\n'
 
 
@@ -333,6 +336,46 @@ def test_a_file_whose_server_does_not_say_how_long_it_is_is_refused():
                 list(JSONLinesData(server.url + path))
         with JSONLinesData(f"{server.url}/chunks") as df:
             assert list(df) == [[1]]
+
+
+def fetched(url):
+    return FetchData(DataFromList([[url]], shuffle=False))
+
+
+@pytest.mark.parametrize("cache", ["simplecache", "filecache"])
+def test_what_a_broken_download_has_left_in_a_cache_of_fsspec_is_no_file(cache):
+    def answer(path, number):
+        length = "" if path == "/endless" else "8"
+        return Reply(CONTENT, sends=4 if path != "/whole" else None, headers={"Content-Length": length})
+
+    with http_server.serving(answer) as server, connections_closed():
+        whole, cut, endless = (f"{cache}::{server.url}/{name}" for name in ("whole", "cut", "endless"))
+        for read, expected in ((fetched, [[CONTENT]]), (JSONLinesData, [[1], [2]])):
+            with read(whole) as df:
+                assert list(df) == list(df) == expected
+            for _ in range(2):  # the second time, the copy is there already
+                with pytest.raises(OSError, match="cannot be read"):
+                    list(read(cut))
+                with pytest.raises(OSError, match=r"the file has an unknown size: a download that broke off"):
+                    list(read(endless))
+        with fetched(cut) as df, pytest.raises(OSError, match="has 4 bytes, and the file has 8: a download") as caught:
+            list(df)
+        assert str(caught.value).count(cut) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("blockcache::http://host/x", "gives wrong bytes after a request that failed. Use FetchData with cache="),
+        ("zip://x::cached::http://host/x", "gives wrong bytes after a request that failed"),
+        ("tar://x::simplecache::http://host/x", "cannot be seen through tar://. Use FetchData with cache="),
+    ],
+)
+def test_caches_of_fsspec_whose_content_cannot_be_checked_are_refused(url, text):
+    for read in (fetched, JSONLinesData):
+        with pytest.raises(ValueError, match=re.escape(f"{url}: ")) as caught:
+            list(read(url))
+        assert text in str(caught.value) and str(caught.value).count(url) == 1
 
 
 def test_a_server_that_cannot_be_reached_is_named():
