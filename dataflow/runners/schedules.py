@@ -945,7 +945,12 @@ class MapTasks(TaskSchedule):
     @property
     def is_idle(self) -> bool:
         """Whether no result will come before more is read."""
-        return self.under_way == len(self._collected) + (self._unencoded is not _NOTHING)
+        return self.under_way == self._num_in_no_task
+
+    @property
+    def _num_in_no_task(self) -> int:
+        """How many datapoints were read, and are not in a task yet."""
+        return len(self._collected) + (self._unencoded is not _NOTHING)
 
     def pause(self) -> None:
         """Pause reading: issue the collected datapoints as a task, if the workers are short of tasks."""
@@ -962,7 +967,7 @@ class MapTasks(TaskSchedule):
         if len(self.issued) < self.num_taking:
             return False
         num_done = self._being_handed_out + sum(done.count for done in self._done.values())
-        return self.under_way - len(self._collected) - num_done >= self.per_task * self.num_taking
+        return self.under_way - self._num_in_no_task - num_done >= self.per_task * self.num_taking
 
     def send(self) -> None:
         """Issue the collected datapoints as a task, if there is room."""
