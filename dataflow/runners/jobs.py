@@ -117,9 +117,14 @@ class Produce(Job):
     first: int
 
     def work(self, sender: BatchingSender, task_reader: TaskReader | None) -> None:
-        p = self.first
-        # An empty pass means that the flow has ended: every further pass would be empty too.
-        while num := sender.put_all(self.kept(self.flow._df_run_pass(p, self.stream))):
+        p, watch = self.first, self._watch
+        while True:
+            if watch is not None:
+                watch.begin_pass()
+            look_at_first = None if watch is None else watch.look_at_first
+            num = sender.put_all(self.flow._df_run_pass(p, self.stream), look_at_first=look_at_first)
+            if not num:  # the flow has ended: every further pass would be empty too
+                break
             check_length(self.flow, num)
             p += 1
         sender.ended()

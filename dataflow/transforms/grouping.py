@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableSequence
 from copy import copy
 from itertools import chain, islice
 from operator import is_not, ne
@@ -42,6 +42,7 @@ from dataflow.protocol.passes import walk
 __all__ = ["MemoryWatch", "NextGroup", "ReusedMemory", "copy_datapoint", "has_several_sources", "may_reuse_memory"]
 
 _SEQUENCES: Final = frozenset({list, tuple})
+_CONTAINERS: Final = (list, tuple, dict)
 _UNCHANGEABLE: Final = frozenset({int, float, complex, bool, str, bytes, type(None)}).union(
     kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in "biufc"
 )
@@ -190,6 +191,26 @@ class MemoryWatch:
         self.num_left -= num
         return True
 
+    def begin_pass(self) -> None:
+        """Only datapoints of one pass are compared: the user may change data between two."""
+        self._noted.clear()
+        self._in_pass = None
+
+    def look_at_first(self, datapoints: Iterator[Any], num: int, to: MutableSequence[Any]) -> int:
+        """Move those of the next `num` datapoints that are looked at, if it is time, to `to`. Return how many.
+
+        They are the first ones. The others count as left out, and cost nothing.
+        """
+        num_looked = 0
+        if self.num_left <= 0:
+            for dp in islice(datapoints, num):
+                num_looked += 1
+                to.append(self.look_at(dp))
+                if self.num_left > 0:
+                    break
+        self.num_left -= num - num_looked
+        return num_looked
+
     def over(
         self,
         datapoints: Iterator[Any],
@@ -233,21 +254,26 @@ class MemoryWatch:
             ValueError: It is in the memory of one of them, whose values have changed.
         """
         self.num_seen += 1
-        noted, parts = self._noted, dict(_parts(dp))
-        for place in noted.keys() & parts.keys():
-            part, held = noted[place]
-            if _differ(_held(part), held):
-                noted.clear()
-                raise ValueError(
-                    "a datapoint was overwritten with a later one, while a worker or the consumer had still to read "
-                    "it: the code that makes them uses its memory again. Yield, or return, copies (array.copy())"
-                )
+        noted = self._noted
+        parts: dict[int, Any] = {}
+        _find_parts(dp, parts)
+        if noted:
+            for place in noted.keys() & parts.keys():
+                part, held = noted[place]
+                if _differ(_held(part), held):
+                    noted.clear()
+                    raise ValueError(
+                        "a datapoint was overwritten with a later one, while a worker or the consumer had still to "
+                        "read it: the code that makes them uses its memory again. Yield, or return, copies "
+                        "(array.copy())"
+                    )
         if self._num_first:
             self._num_bytes += sum(part.nbytes for part in parts.values() if isinstance(part, np.ndarray))
             is_last = bool(noted) and self._num_bytes >= _FIRST_BYTES
             self._num_first = 0 if is_last else self._num_first - 1
         if self._num_first or not noted:
-            noted.update((place, (part, _held(part))) for place, part in parts.items())
+            for place, part in parts.items():
+                noted[place] = part, _held(part)
         else:
             noted.clear()
             self.num_left = _DATAPOINTS_PER_TURN - 2
@@ -275,33 +301,35 @@ class _Watched(Iterator[Any]):
         return watch.look_at(next(self._datapoints))
 
 
-def _parts(value: Any) -> Iterator[tuple[int, Any]]:
-    """The arrays, lists and dicts of a datapoint, each with its place in memory."""
-    if isinstance(value, np.ndarray):
-        if value.nbytes:
-            yield value.__array_interface__["data"][0], value
-        if value.dtype == object:
-            for item in value.flat:
-                yield from _parts(item)
-    elif isinstance(value, list | tuple | dict):
+def _find_parts(value: Any, parts: dict[int, Any]) -> None:
+    """Add the arrays, lists and dicts of a datapoint to `parts`, by their place in memory."""
+    if isinstance(value, _CONTAINERS):
         if value and not isinstance(value, tuple):
-            yield id(value), value
+            parts[id(value)] = value
         for item in value.values() if isinstance(value, dict) else value:
             if type(item) not in _UNCHANGEABLE:
-                yield from _parts(item)
+                _find_parts(item, parts)
+    elif isinstance(value, np.ndarray):
+        if value.nbytes:
+            parts[value.__array_interface__["data"][0]] = value
+        if value.dtype == object:
+            for item in value.flat:
+                _find_parts(item, parts)
     elif _is_array(value):
-        yield value.data_ptr() if hasattr(value, "data_ptr") else id(value), value
+        parts[value.data_ptr() if hasattr(value, "data_ptr") else id(value)] = value
     elif isinstance(value, bytearray | deque):
-        yield id(value), value
+        parts[id(value)] = value
 
 
 def _held(part: Any) -> Any:
     """What a part holds now: arrays and bytes as bytes, all else by the identity of its elements."""
+    if isinstance(part, list):
+        return list(part)
     if isinstance(part, np.ndarray):
         return part.tobytes()
     if isinstance(part, dict):
         return [*part, *part.values()]
-    return list(part) if isinstance(part, list | deque) else _bytes_of(part)
+    return list(part) if isinstance(part, deque) else _bytes_of(part)
 
 
 def _differ(now: Any, before: Any) -> bool:

@@ -17,9 +17,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from dataflow.protocol.failures import Report
 from dataflow.system.pickling import shorten_notes
@@ -43,6 +43,8 @@ _MAX: Final = 640  # 700 new containers alive would trigger garbage collections,
 _MIN_SLEEP: Final = 50e-6
 _MAX_SLEEP: Final = 2e-3
 _MAX_REPORTS: Final = 64  # under way: while a flow yields only failures, no window bounds it
+
+Look: TypeAlias = Callable[[Iterator[Any], int, MutableSequence[Any]], int]
 
 
 class Stopped(Exception):
@@ -157,12 +159,15 @@ class BatchingSender:
         """The steps of a task, each of which is recorded as the current item, if somebody watches it."""
         return steps if self._item is None else self._item.recorded(steps)
 
-    def put_all(self, datapoints: Iterable[Any], kind: Kind = Kind.DATA) -> int:
+    def put_all(self, datapoints: Iterable[Any], kind: Kind = Kind.DATA, *, look_at_first: Look | None = None) -> int:
         """Put the datapoints of one pass, or the results of one task. Return how many there were.
 
         Args:
             datapoints: Each is encoded before the next step.
             kind: `Kind.BATCH` if the only datapoint is a batch of all results of the task.
+            look_at_first: Called before each message, with the datapoints, how many it may have, and where to; it
+                moves some of them there, and returns how many. For an encoder that sends datapoints themselves; None if
+                nothing has to look at them.
 
         Raises:
             Stopped: The consumer has requested the worker to stop.
@@ -183,7 +188,7 @@ class BatchingSender:
             before = self._sent
             began = time.perf_counter()
             self._memory_seconds = 0.0
-            self._fill(steps, room, start)
+            self._fill(steps, room, start, look_at_first)
             self.flush()
             count = self._sent - before
             last, ended = ended, time.perf_counter()
@@ -196,11 +201,13 @@ class BatchingSender:
             self._adapt(count, ended - began)
             quota.yield_processor()
 
-    def _fill(self, steps: Iterator[Any], room: Room, start: int) -> None:
+    def _fill(self, steps: Iterator[Any], room: Room, start: int, look_at_first: Look | None) -> None:
         """Put datapoints until there are enough for a message, or the pass has ended."""
         encoder, collected = self._encoder, self._collected
         if encoder.plain:
             max_count = min(self._target, max(1, room.count, room.nbytes // PLAIN_BYTES))
+            if look_at_first is not None:
+                max_count -= look_at_first(steps, max_count, collected)
             dp = encoder.encode_plain(islice(steps, max_count), collected)
             if dp is NO_ROOM:
                 return
