@@ -134,24 +134,27 @@ def change_of(about: Mapping[str, Any]) -> str:
     return next((str(about[name]) for name in _CHANGED if about.get(name)), "")
 
 
-def require_copy(url: str, size: int | None, found: int) -> None:
+def require_copy(url: str, size: int | None, found: int | None) -> None:
     """Check that what a file cache of fsspec has given is all of the file: it keeps the part of a broken download, too.
 
     Args:
         url: The URL; nothing is checked if it names no such cache.
-        size: Bytes of the file, as its own file system says.
-        found: Bytes that were given.
+        size: Bytes of the file, as its own file system says; None if it does not.
+        found: Bytes that were given; None before they are.
 
     Raises:
         OSError: They differ, or the size of the file is not known.
     """
-    if _schemes(url)[0] in _COPYING and found != size:
-        told = "has an unknown size" if size is None else f"has {size}"
-        raise OSError(
-            f"the copy in fsspec's cache has {found} bytes, and the file {told}: a download that broke off may have "
-            "left it. Delete the folder of the cache; better, leave the cache out of the URL, and use FetchData with "
-            "cache=, which keeps whole files only"
-        )
+    if _schemes(url)[0] not in _COPYING or (found == size and size is not None):
+        return
+    if size is None:
+        problem = "the file has no known size, so its copy in fsspec's cache may be a part of it"
+    else:
+        problem = f"the copy in fsspec's cache has {found} bytes, and the file {size}"
+    raise OSError(
+        f"{problem}: that of a download that broke off. Leave the cache out of the URL, and use FetchData with cache=, "
+        "which keeps whole files only; or delete the folder of fsspec's cache"
+    )
 
 
 def _check_caches(url: str) -> None:
