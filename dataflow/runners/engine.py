@@ -352,6 +352,7 @@ class Engine(Generic[S]):
                 if operator.length_hint(self._chunk):
                     return self._check_chunk(now)
                 metrics.enter()
+                began = time.monotonic()  # of this step; what was before it counts as the consumer's own time
                 self._finish_chunk()
                 if self._scaling is not None and now >= self._scaling.due:
                     self._scale(self._scaling, now)
@@ -378,7 +379,7 @@ class Engine(Generic[S]):
                     silent = not supervisor.wait(min(_POLL, timeout or _POLL))
                     if silent:
                         self._plan.credit.waited_in_vain()
-                    metrics.waiting += time.monotonic() - now
+                    metrics.waiting += time.monotonic() - began
 
     def release_chunk(self) -> None:
         """Report the last chunk as used up, if it is: its memory may be needed for the next. Under the lock."""

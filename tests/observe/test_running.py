@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from dataflow import (
 )
 from dataflow.observe.verdict import verdict_of
 from dataflow.protocol.state import state_of
+from dataflow.system.session import Session
 from tests.support.waits import wait_until
 
 
@@ -72,6 +74,29 @@ def test_figures_add_up_after_a_pass(name):
     after = df.statistics().runners[0]  # the last figures stay
     assert after.datapoints >= 60
     assert df.report()
+
+
+def test_no_second_of_the_consumer_counts_twice(monkeypatch):
+    check = Session.check
+
+    def check_late(session, *arguments):
+        if not state_of(df).metrics._is_inside:  # the first thing that the consumer does when it asks
+            threading.Event().wait(0.02)
+        check(session, *arguments)
+
+    def work_late(dp):
+        threading.Event().wait(0.05)
+        return dp
+
+    with MultiThreadRunner(lambda: MapData(numbers(20), work_late), 1, 1, strict=True) as df:
+        datapoints = iter(df)
+        next(datapoints)
+        monkeypatch.setattr(Session, "check", check_late)
+        began = time.perf_counter()
+        before = df.statistics().runners[0].consumer_seconds
+        assert len(list(datapoints)) == 19
+        seconds = df.statistics().runners[0].consumer_seconds - before
+        assert seconds <= time.perf_counter() - began
 
 
 class Gate(ProxyDataFlow):
