@@ -394,8 +394,7 @@ def _state_text(about: Mapping[str, Any]) -> str:
 def _read_url(url: str, options: Mapping[str, Any]) -> bytes:
     system, path = filesystem_of(url, options)  # fsspec keeps one for each thread
     data: bytes = system.cat_file(path)
-    if "::" in url:
-        require_copy(url, info_of(url, system, path).get("size"), len(data))
+    require_copy(url, system, path, len(data))
     return data
 
 

@@ -163,7 +163,7 @@ class UrlFile(PositionalFile):
             if self._copy is not None:
                 return
             with tempfile.TemporaryFile() as file, reporting_url(self.path):
-                require_copy(self.path, None, None)
+                require_copy(self.path, self._system, self._inside, None)
                 with self._system.open(self._inside, "rb", block_size=0) as source:
                     response = getattr(source, "r", None)
                     if hasattr(response, "content_length"):  # of aiohttp

@@ -134,18 +134,22 @@ def change_of(about: Mapping[str, Any]) -> str:
     return next((str(about[name]) for name in _CHANGED if about.get(name)), "")
 
 
-def require_copy(url: str, size: int | None, found: int | None) -> None:
+def require_copy(url: str, system: Any, path: str, found: int | None) -> None:
     """Check that what a file cache of fsspec has given is all of the file: it keeps the part of a broken download, too.
 
     Args:
-        url: The URL; nothing is checked if it names no such cache.
-        size: Bytes of the file, as its own file system says; None if it does not.
+        url: The URL; nothing is checked if it begins with no such cache.
+        system: Its file system, of `filesystem_of`.
+        path: The path in it.
         found: Bytes that were given; None before they are.
 
     Raises:
-        OSError: They differ, or the size of the file is not known.
+        OSError: They are not as many as the file has, or its size is not known.
     """
-    if _schemes(url)[0] not in _COPYING or (found == size and size is not None):
+    if _schemes(url)[0] not in _COPYING:
+        return
+    size = info_of(url, system, path).get("size")
+    if size is not None and found == size:
         return
     if size is None:
         problem = "the file has no known size, so its copy in fsspec's cache may be a part of it"

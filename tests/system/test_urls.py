@@ -364,6 +364,10 @@ def test_what_a_broken_download_has_left_in_a_cache_of_fsspec_is_no_file(cache):
         ):
             list(df)
         assert str(caught.value).count(cut) == 1
+        options = {"target_protocol": "http"}  # the same cache, as an option
+        ds = DataFromList([[f"{cache}://{server.url}/cut"]], shuffle=False)
+        with FetchData(ds, storage_options=options) as df, pytest.raises(OSError, match="has 4 bytes, and the file 8"):
+            list(df)
 
 
 @pytest.mark.parametrize(
