@@ -107,6 +107,8 @@ class Block:
     start: int  # offset of its first byte
     size: int
     location: bytes = field(init=False, repr=False, compare=False)  # status and start, as written in messages
+    memory: mmap.mmap = field(init=False, repr=False, compare=False)  # set by the writer: what holds the block,
+    at: int = field(init=False, repr=False, compare=False)  # and where in it
 
     def __post_init__(self) -> None:
         self.location = LOCATION.pack(self.status, self.start)
@@ -161,6 +163,13 @@ class ArenaMemory(dict[int, mmap.mmap]):
     def at(self, start: int) -> tuple[mmap.mmap, int]:
         """The mapping that holds the block at `start`, and where it begins there."""
         return self[start >> _PIECE_BITS], start & _IN_PIECE
+
+    def byte_range(self, status: int) -> tuple[int, int]:
+        """Begin and end of the block with that status byte."""
+        classes = self.classes
+        block_class = classes[bisect.bisect(classes, status, key=lambda block_class: block_class.status) - 1]
+        start = block_class.start + (status - block_class.status) * block_class.size
+        return start, start + block_class.size
 
     def discard(self, start: int, end: int | None = None) -> None:
         """Return the pages between two blocks, or to the end, to the system."""
@@ -280,15 +289,16 @@ def _do_nothing(*_: object) -> None:
     pass
 
 
-class _Freeing(dict[int, Callable[[_BlockLease], None]]):
-    """Maps a status byte to the function that frees its block."""
+class _KnownBlocks(dict[int, tuple[mmap.mmap, int, Callable[[_BlockLease], None]]]):
+    """By status byte: the mapping that holds a block, where it begins there, and the function that frees it."""
 
-    def __init__(self, memory: mmap.mmap) -> None:
+    def __init__(self, memory: ArenaMemory) -> None:
         self._memory = memory
 
-    def __missing__(self, status: int) -> Callable[[_BlockLease], None]:
-        free: Any = partial(self._memory.__setitem__, status)
-        self[status] = free
+    def __missing__(self, status: int) -> tuple[mmap.mmap, int, Callable[[_BlockLease], None]]:
+        start, _ = self._memory.byte_range(status)
+        free: Any = partial(self._memory.statuses.__setitem__, status)
+        self[status] = *self._memory.at(start), free
         return self[status]
 
 
@@ -305,7 +315,7 @@ class ArenaReader:
     def __init__(self, memory: ArenaMemory) -> None:
         self._memory = memory
         self._pid = os.getpid()
-        self._freeing = _Freeing(memory.statuses)
+        self._known = _KnownBlocks(memory)
         # By status byte; includes dead references, until the block is read again.
         self._leases: dict[int, _BlockLease] = {}
         self._last: list[_OrphanedBlockLease] = []  # blocks still in use after the worker has ended
@@ -319,11 +329,11 @@ class ArenaReader:
         A block becomes free when the last view of its array is gone.
         """
         arrays: list[NDArray[Any]] = []
-        memory, leases, freeing = self._memory, self._leases, self._freeing
-        for status, start in blocks:
-            # Keyword arguments would double the time.
-            base = Base(shape, dtype, memory[start >> _PIECE_BITS], start & _IN_PIECE, None, order)
-            leases[status] = _BlockLease(base, freeing[status])
+        leases, known = self._leases, self._known
+        for status, _ in blocks:
+            memory, at, free = known[status]
+            base = Base(shape, dtype, memory, at, None, order)  # keyword arguments would double the time
+            leases[status] = _BlockLease(base, free)
             arrays.append(base.view(np.ndarray))
         return arrays
 
@@ -344,7 +354,7 @@ class ArenaReader:
         for status, lease in sorted(self._leases.items()):
             base = lease()
             if base is not None:
-                start, end = self._byte_range(status)
+                start, end = self._memory.byte_range(status)
                 memory, at = self._memory.at(start)
                 last = _OrphanedBlockLease(base, methodcaller("madvise", _GIVE_BACK, at, end - start))
                 last.madvise = memory.madvise
@@ -363,13 +373,6 @@ class ArenaReader:
     def forget(self) -> None:
         """In a forked child, which drops only copies: free nothing, because the parent still reads these blocks."""
         self._leases.clear()
-
-    def _byte_range(self, status: int) -> tuple[int, int]:
-        """Begin and end of the block with that status byte."""
-        classes = self._memory.classes
-        block_class = classes[bisect.bisect(classes, status, key=lambda block_class: block_class.status) - 1]
-        start = block_class.start + (status - block_class.status) * block_class.size
-        return start, start + block_class.size
 
     def num_leases(self) -> int:
         """Number of blocks in use."""
@@ -633,6 +636,7 @@ class ArenaWriter:
             block, touched = self._touched.get(status, (None, 0))
             if block is None:
                 block = Block(status, block_class.start + (status - first) * block_class.size, block_class.size)
+                block.memory, block.at = self._memory.at(block.start)
             if touched < nbytes and not self._touch(block, nbytes):
                 return None
             statuses[status] = 1
@@ -652,9 +656,9 @@ class ArenaWriter:
             return None
         # The status byte is set, so from here on this caller alone uses the block.
         if nbytes <= _SHORT:
-            at = block.start & _IN_PIECE
+            at = block.at
             try:
-                self._memory[block.start >> _PIECE_BITS][at : at + nbytes] = array  # type: ignore[call-overload]
+                block.memory[at : at + nbytes] = array  # type: ignore[call-overload]
             except ValueError:  # not C-contiguous
                 pass
             else:
@@ -666,8 +670,7 @@ class ArenaWriter:
         """Return a block that begins with `data`, or None as `take` does."""
         block = self.take(len(data))
         if block is not None:
-            memory, at = self._memory.at(block.start)
-            memory[at : at + len(data)] = data
+            block.memory[block.at : block.at + len(data)] = data
         return block
 
     def give_back(self, block: Block) -> None:
@@ -695,7 +698,7 @@ class ArenaWriter:
         block = self.take(nbytes) if fitting else None
         if block is None:
             return np.empty(shape, dtype)
-        base = Base(shape, dtype, *self._memory.at(block.start))
+        base = Base(shape, dtype, block.memory, block.at)
         base.block = block
         lease = Lease(base, self._drop_output_buffer)
         lease.status = block.status
@@ -747,8 +750,7 @@ class ArenaWriter:
     def _give_back_idle(self) -> None:
         idle = [(block, nbytes) for block, nbytes in self._touched.values() if not self._statuses[block.status]]
         for block, nbytes in idle:
-            memory, at = self._memory.at(block.start)
-            memory.madvise(_GIVE_BACK, at, nbytes)
+            block.memory.madvise(_GIVE_BACK, block.at, nbytes)
             del self._touched[block.status]
         if idle:
             self._memory_limit.give_back(self._worker, sum(nbytes for _, nbytes in idle))
