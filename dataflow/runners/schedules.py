@@ -469,14 +469,18 @@ class TaskSchedule(Schedule):
 
     def adapt(self, pace: float) -> None:
         took = pace * self.per_task
-        max_per_task = min(self._max_per_task, int(self.max_bytes_per_task / (self.bytes_each or 1)))
-        max_per_task = max(self.min_per_task, max_per_task)
+        max_per_task = self._longest()
         if self.per_task > max_per_task:
             self.per_task = max_per_task
         elif 0 < took < self.short_task:
             self.per_task = min(2 * self.per_task, max_per_task)
         elif took > self.long_task:
             self.per_task = max(self.min_per_task, min(int(self.long_task / pace), self.per_task))
+
+    def _longest(self) -> int:
+        """How many datapoints a task may have at present."""
+        max_per_task = min(self._max_per_task, int(self.max_bytes_per_task / (self.bytes_each or 1)))
+        return max(self.min_per_task, max_per_task)
 
     # -- Workers that begin and end ------------------------------------------------------------------------------------
 
@@ -907,6 +911,15 @@ class MapTasks(TaskSchedule):
         if not self._is_fixed:
             self._max_per_task = max(1, self._buffer_size // (_TASKS_EACH * self.num_taking))
             self.per_task = min(self.per_task, self._max_per_task)
+
+    def _longest(self) -> int:
+        # As many tasks as are needed to fill the buffer, of about one size: each that is handed out then leaves room
+        # for just another one, which is read in one piece.
+        longest = super()._longest()
+        if self._is_fixed:
+            return longest
+        num_tasks = -(-self._buffer_size // longest)
+        return -(-self._buffer_size // num_tasks)
 
     def begin(self, index: int = 0) -> None:
         self._unencoded, self._collected, self._ended = _NOTHING, [], False

@@ -376,6 +376,33 @@ def test_a_task_holds_six_mebibytes_of_results():
     assert schedule.per_task == 2
 
 
+@pytest.mark.parametrize(
+    ("buffer_size", "longest", "per_task"),
+    [(200, 41, 40), (200, 40, 40), (200, 39, 34), (200, 50, 50), (7, 3, 3), (1, 1, 1)],
+)
+def test_long_tasks_are_of_the_size_of_which_a_number_fills_the_buffer(buffer_size, longest, per_task):
+    schedule = schedule_of(1, buffer_size)
+    nbytes = schedule.max_bytes_per_task // longest
+    for _ in range(10):
+        receive(schedule, 0, "result", nbytes=nbytes, pace=1e-6)
+    assert schedule.per_task == per_task
+
+
+def test_a_long_task_that_is_handed_out_leaves_the_room_for_another():
+    schedule = schedule_of(2, 200)
+    for _ in range(10):
+        receive(schedule, -1, "result", nbytes=schedule.max_bytes_per_task // 41, pace=1e-6)
+    for _ in range(5):
+        schedule.add_encoded([*range(schedule.room_in_task())])
+    assert not schedule.has_room()
+    for number in range(20):
+        answer(schedule, number)
+        assert len(take(schedule)) == 40 and schedule.room_in_task() == 1 and not schedule.has_room()
+        schedule.handed_out()
+        assert schedule.room_in_task() == 40
+        schedule.add_encoded([*range(40)])
+
+
 def test_a_full_task_queue_is_tried_again_when_results_have_come():
     schedule = schedule_of(1, 8, room=1)
     fill(schedule, "a")
