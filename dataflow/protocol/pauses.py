@@ -125,13 +125,20 @@ class _Steps(Iterator[Any]):
 
 
 def resumed(datapoints: Iterator[Any], waits: bool) -> Iterator[Any]:
-    """For ``yield from`` in a generator that is given to `pausing`: the datapoints, and the pauses between them."""
+    """For ``yield from`` in a generator that is given to `pausing`: the datapoints, and the pauses between them.
+
+    Without `waits` there are none, and this is a way to iterate that does not close `datapoints` if it is left.
+    """
+    return _resumed(datapoints) if waits else islice(datapoints, None)
+
+
+def _resumed(datapoints: Iterator[Any]) -> Iterator[Any]:
     while True:
         try:
             yield from islice(datapoints, None)  # which it does not close if it is left
             return
         except TimeoutError as error:
-            pause = paused(error, waits)
+            pause = Pause(error)
         yield pause
 
 
