@@ -121,7 +121,8 @@ class RayBackend(Backend):
         # One task more than requested replies, so that no actor waits for one.
         queue = None if tasks is Tasks.NONE else PushedTaskQueue(_IN_FLIGHT + 1, n * bytes_ahead)
         codec = ObjectStoreCodec(copy=self.copy)
-        return Links(channel, codec, PullCredit(channel, queue, n), queue, bytes_ahead, channel.died)
+        credit = PullCredit(channel, queue, n)
+        return Links(channel, codec, credit, queue, bytes_ahead, channel.died, longest_task=_REPLY_ITEMS)
 
     def starter(self, options: WorkerOptions) -> Callable[[WorkerSpec], Worker]:
         return partial(start_worker, type(self).make_cluster(self.address), self._all_options)

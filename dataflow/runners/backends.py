@@ -60,6 +60,8 @@ class Links:
         task_queue: How tasks go to the workers; None if they need none.
         bytes_ahead: Bytes that a strict runner may ask for ahead of the consumer, for each worker; None for no limit.
         died: Makes the error for a worker that has died.
+        longest_task: How many indexes a task of a strict runner may have. The default is below 700: after so many new
+            objects, the garbage collector of Python 3.11 runs, and would find all datapoints of a task alive.
         stacks: Where workers write their stacks when they are asked; None if they cannot, or are never asked.
     """
 
@@ -69,6 +71,7 @@ class Links:
     task_queue: TaskQueue | None
     bytes_ahead: int | None = None
     died: DiedError = died
+    longest_task: int = 512
     stacks: StackFile | None = None
 
 

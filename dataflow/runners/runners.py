@@ -174,6 +174,7 @@ class Runner(WorkerNode[T_co]):
             links.task_queue,
             self.num_workers,
             self._max_ahead,
+            longest=links.longest_task,
             grain=self.ds._df_grain,
             ordered=self.ordered,
             least=self.ds._df_least_task,

@@ -626,7 +626,7 @@ class TaskSchedule(Schedule):
 # -- Schedules of a strict runner --------------------------------------------------------------------------------------
 
 
-_MAX_PER_TASK: Final = 4096  # indexes, by default
+_MOST_FOR_A_NODE: Final = 4096  # indexes in a task, where a node asks for many
 _MIN_AHEAD: Final = 50  # default number of datapoints ahead, per worker
 _TASKS_AHEAD: Final = 3  # or this many tasks, if that is more
 
@@ -638,6 +638,7 @@ class IndexRanges(TaskSchedule):
         task_queue: From which the workers take tasks.
         num_workers: Number of workers.
         ahead: How many datapoints may be under way for each worker; None for as many as keep it busy.
+        longest: How many indexes a task may have, if `ahead` is None and no node asks for more.
         grain: The number of indexes in a task should be a multiple of this.
         least: The number of indexes in a task should be at least this, except at the end of a pass, which is for all
             workers.
@@ -652,13 +653,14 @@ class IndexRanges(TaskSchedule):
         num_workers: int,
         ahead: int | None,
         *,
+        longest: int,
         grain: int,
         ordered: bool,
         least: int = 1,
         bytes_per_worker: int | None = None,
         length: int | None = None,
     ) -> None:
-        max_per_task = _MAX_PER_TASK if ahead is None else max(1, ahead // 2)
+        max_per_task = max(longest, min(least, _MOST_FOR_A_NODE)) if ahead is None else max(1, ahead // 2)
         super().__init__(task_queue, num_workers, max_per_task, ordered=ordered, length=length)
         self._bytes_per_worker = bytes_per_worker
         self._ahead = ahead

@@ -107,6 +107,10 @@ def schedule_of(num=2, buffer_size=4, *, ordered=True, room=10**6):
     return MapTasks(FakeTaskQueue(room), num, buffer_size, ordered=ordered, continues=False)
 
 
+def ranges_of(task_queue, num_workers, ahead, *, longest=512, **options):
+    return IndexRanges(task_queue, num_workers, ahead, longest=longest, **options)
+
+
 def fill(schedule, datapoints):
     for dp in datapoints:
         assert schedule.has_room()
@@ -674,7 +678,7 @@ def test_what_was_collected_is_kept_until_there_is_room_for_the_task():
     assert list(schedule.task_queue.slots) == [0]
     answer(schedule, 0)
     assert drained(schedule) == [["a", "b"]] and schedule.task_queue.slots[1].encoded == ["c", "d"]
-    ranges = IndexRanges(CrowdedQueue(room=1), 1, 8, grain=1, ordered=True)
+    ranges = ranges_of(CrowdedQueue(room=1), 1, 8, grain=1, ordered=True)
     ranges.begin_pass(0, 2)
     ranges.issue_tasks()
     assert ranges_issued(ranges) == [(0, 1)] and ranges.under_way == 1 and not ranges.all_issued
@@ -682,7 +686,7 @@ def test_what_was_collected_is_kept_until_there_is_room_for_the_task():
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_results_of_ranges_wait_for_those_before_them_if_they_are_ordered(ordered):
-    schedule = IndexRanges(FakeTaskQueue(), 1, 8, grain=1, ordered=ordered)
+    schedule = ranges_of(FakeTaskQueue(), 1, 8, grain=1, ordered=ordered)
     schedule.begin_pass(0, 2)
     schedule.issue_tasks()
     answer(schedule, 1, 0, "b")
@@ -725,7 +729,7 @@ def ranges_issued(schedule):
 
 
 def test_spans_cover_the_pass_and_no_more_than_the_bound():
-    schedule = IndexRanges(FakeTaskQueue(), 2, 3, grain=1, ordered=True)
+    schedule = ranges_of(FakeTaskQueue(), 2, 3, grain=1, ordered=True)
     schedule.begin_pass(10, 8)
     assert take(schedule) is None
     assert ranges_issued(schedule) == [(10 + k, 1) for k in range(6)]
@@ -739,7 +743,7 @@ def test_spans_cover_the_pass_and_no_more_than_the_bound():
 
 
 def test_workers_are_told_that_there_are_no_tasks_until_results_are_taken():
-    schedule = IndexRanges(FakeTaskQueue(), 1, 4, grain=1, ordered=True)
+    schedule = ranges_of(FakeTaskQueue(), 1, 4, grain=1, ordered=True)
     schedule.begin_pass(0, 12)
     take(schedule)
     assert schedule.task_queue.is_full and 0 < len(schedule.issued) < 12
@@ -763,12 +767,12 @@ def test_workers_are_told_that_there_are_no_tasks_until_results_are_taken():
 
 
 def test_spans_end_where_a_grain_ends():
-    schedule = IndexRanges(FakeTaskQueue(), 1, None, grain=4, ordered=True)
+    schedule = ranges_of(FakeTaskQueue(), 1, None, grain=4, ordered=True)
     schedule.per_task = 6
     schedule.begin_pass(0, 30)
     schedule.refill()
     assert ranges_issued(schedule) == [(0, 8), (8, 8), (16, 8), (24, 6)]
-    schedule = IndexRanges(FakeTaskQueue(), 1, None, grain=5, ordered=True)
+    schedule = ranges_of(FakeTaskQueue(), 1, None, grain=5, ordered=True)
     schedule.per_task = 6
     schedule.begin_pass(0, 23)
     schedule.refill()
@@ -776,13 +780,13 @@ def test_spans_end_where_a_grain_ends():
 
 
 def test_an_empty_span_is_exhausted_at_once():
-    schedule = IndexRanges(FakeTaskQueue(), 1, None, grain=1, ordered=True)
+    schedule = ranges_of(FakeTaskQueue(), 1, None, grain=1, ordered=True)
     schedule.begin_pass(5, 0)
     assert take(schedule) is None and schedule.exhausted
 
 
 def test_with_a_limit_in_bytes_as_much_is_under_way_as_recent_datapoints_allow():
-    schedule = IndexRanges(FakeTaskQueue(), 2, None, grain=1, ordered=True, bytes_per_worker=100)
+    schedule = ranges_of(FakeTaskQueue(), 2, None, grain=1, ordered=True, bytes_per_worker=100)
     assert schedule.ahead() == 1
     for nbytes, ahead in ((10.0, 10), (1000.0, 1), (1.0, 50)):
         schedule.bytes_each = nbytes
@@ -790,7 +794,7 @@ def test_with_a_limit_in_bytes_as_much_is_under_way_as_recent_datapoints_allow()
     schedule.per_task = 100
     schedule.bytes_each = 0.1
     assert schedule.ahead() == 300
-    schedule = IndexRanges(FakeTaskQueue(), 2, 4, grain=1, ordered=True, bytes_per_worker=100)
+    schedule = ranges_of(FakeTaskQueue(), 2, 4, grain=1, ordered=True, bytes_per_worker=100)
     schedule.bytes_each = 10.0
     assert schedule.ahead() == 4
     receive(schedule, 0, *range(4), nbytes=200)
@@ -808,7 +812,7 @@ def test_with_a_limit_in_bytes_as_much_is_under_way_as_recent_datapoints_allow()
     ],
 )
 def test_towards_the_end_of_a_pass_ranges_become_shorter_so_that_all_workers_have_some(num, least, count, lengths):
-    schedule = IndexRanges(FakeTaskQueue(), num, None, grain=1, ordered=True, least=least)
+    schedule = ranges_of(FakeTaskQueue(), num, None, grain=1, ordered=True, least=least)
     schedule.begin_pass(0, count)
     schedule.refill()
     firsts = itertools.accumulate(lengths, initial=0)
@@ -816,7 +820,7 @@ def test_towards_the_end_of_a_pass_ranges_become_shorter_so_that_all_workers_hav
 
 
 def test_ranges_of_no_least_length_are_not_shorter_towards_the_end():
-    schedule = IndexRanges(FakeTaskQueue(), 2, None, grain=1, ordered=True)
+    schedule = ranges_of(FakeTaskQueue(), 2, None, grain=1, ordered=True)
     schedule.per_task = 6
     schedule.begin_pass(0, 20)
     schedule.refill()
@@ -824,7 +828,7 @@ def test_ranges_of_no_least_length_are_not_shorter_towards_the_end():
 
 
 def test_a_range_that_begins_inside_of_a_grain_ends_where_one_ends():
-    schedule = IndexRanges(FakeTaskQueue(), 1, None, grain=4, ordered=True)
+    schedule = ranges_of(FakeTaskQueue(), 1, None, grain=4, ordered=True)
     schedule.per_task = 6
     schedule.begin_pass(3, 30)
     schedule.refill()
@@ -833,28 +837,36 @@ def test_a_range_that_begins_inside_of_a_grain_ends_where_one_ends():
 
 @pytest.mark.parametrize(("ahead", "longest"), [(1, 1), (7, 3), (None, 1 << 7)])
 def test_a_range_is_half_of_what_may_be_under_way_at_most(ahead, longest):
-    schedule = IndexRanges(FakeTaskQueue(), 1, ahead, grain=1, ordered=True)
+    schedule = ranges_of(FakeTaskQueue(), 1, ahead, grain=1, ordered=True)
     for _ in range(7):
         receive(schedule, 0, pace=1e-6)
     assert schedule.per_task == longest
 
 
+@pytest.mark.parametrize(("least", "longest"), [(1, 100), (99, 100), (101, 101), (4096, 4096), (5000, 4096)])
+def test_a_range_is_as_long_as_the_links_allow_or_as_a_node_asks_for(least, longest):
+    schedule = ranges_of(FakeTaskQueue(), 1, None, longest=100, grain=1, ordered=True, least=least)
+    for _ in range(13):
+        receive(schedule, 0, pace=1e-7)
+    assert schedule.per_task == longest
+
+
 def test_no_range_is_issued_without_room_even_if_a_worker_has_only_one():
-    schedule = IndexRanges(FakeTaskQueue(), 2, 1, grain=1, ordered=True)
+    schedule = ranges_of(FakeTaskQueue(), 2, 1, grain=1, ordered=True)
     schedule.begin_pass(0, 10)
     schedule.refill()
     assert ranges_issued(schedule) == [(0, 1), (1, 1)]
 
 
 def test_a_queue_without_room_gets_one_range_at_a_time():
-    schedule = IndexRanges(FakeTaskQueue(room=0), 2, None, grain=1, ordered=True)
+    schedule = ranges_of(FakeTaskQueue(room=0), 2, None, grain=1, ordered=True)
     schedule.begin_pass(0, 10)
     schedule.refill()
     assert ranges_issued(schedule) == [(0, 1)] and schedule.under_way == 1
 
 
 def test_positions_that_were_picked_are_the_task():
-    schedule = IndexRanges(FakeTaskQueue(), 1, 8, grain=1, ordered=True)
+    schedule = ranges_of(FakeTaskQueue(), 1, 8, grain=1, ordered=True)
     schedule.per_task = 2
     schedule.begin_pass(0, 4, np.array([17, 13, 19, 15]))
     schedule.refill()
@@ -862,7 +874,7 @@ def test_positions_that_were_picked_are_the_task():
 
 
 def test_an_endless_pass_is_never_all_issued_and_one_that_is_discarded_is():
-    schedule = IndexRanges(FakeTaskQueue(), 1, 8, grain=1, ordered=True)
+    schedule = ranges_of(FakeTaskQueue(), 1, 8, grain=1, ordered=True)
     assert schedule.all_issued
     schedule.begin_pass(0, None)
     schedule.refill()
@@ -1222,7 +1234,7 @@ def test_what_had_come_of_a_later_task_is_kept_if_its_worker_may_have_begun_it()
 
 
 def test_of_picked_positions_the_one_that_was_picked_is_left_out():
-    schedule = IndexRanges(FakeTaskQueue(), 1, 8, grain=1, ordered=True, length=10)
+    schedule = ranges_of(FakeTaskQueue(), 1, 8, grain=1, ordered=True, length=10)
     schedule.per_task = 4
     picked = np.array([17, 13, 19, 15])
     schedule.begin_pass(0, 4, picked, holes=True)
@@ -1257,7 +1269,7 @@ def test_a_result_in_a_part_that_cannot_be_decoded_comes_after_those_before_the_
 
 @pytest.mark.parametrize("error", [None, WorkerDied("1 ended its worker twice")])
 def test_tasks_with_and_without_what_is_left_out_are_given_out_once(error):
-    schedule = IndexRanges(FakeTaskQueue(), 1, 8, grain=1, ordered=True, length=6)
+    schedule = ranges_of(FakeTaskQueue(), 1, 8, grain=1, ordered=True, length=6)
     schedule.per_task = 3
     schedule.begin_pass(0, 3, holes=True)
     schedule.issue_tasks()
@@ -1298,7 +1310,7 @@ def test_a_worker_that_had_made_everything_has_ended_in_nothing():
 
 
 def test_a_hole_is_kept_for_what_was_left_out_and_it_is_not_asked_for_again():
-    schedule = IndexRanges(FakeTaskQueue(), 1, 8, grain=1, ordered=True, length=4)
+    schedule = ranges_of(FakeTaskQueue(), 1, 8, grain=1, ordered=True, length=4)
     schedule.per_task = 4
     for p in range(2):
         schedule.begin_pass(4, 4, holes=True)
@@ -1344,7 +1356,7 @@ def test_an_error_in_place_of_a_datapoint_comes_after_what_is_before_it(ordered)
 
 
 def test_an_index_at_which_an_error_came_is_not_asked_for_again():
-    schedule = IndexRanges(FakeTaskQueue(), 1, 8, grain=1, ordered=True, length=4)
+    schedule = ranges_of(FakeTaskQueue(), 1, 8, grain=1, ordered=True, length=4)
     schedule.per_task = 4
     schedule.begin_pass(0, 4)
     schedule.issue_tasks()
