@@ -45,7 +45,7 @@ def check_options(
     """
     for address in addresses:
         _check_address(owner, address)
-        if bind and curve is None and not insecure:
+        if curve is None and not insecure and (bind or address.startswith(_ABSTRACT)):
             _check_reachable(owner, address)
     if curve is not None and not isinstance(curve, str | os.PathLike):
         raise TypeError(
@@ -77,7 +77,8 @@ def _check_address(owner: str, address: str) -> None:
 def _check_reachable(owner: str, address: str) -> None:
     """Check that an address, to be bound without keys, cannot be reached from the network.
 
-    Nor, if it is that of a local socket, by other users: an abstract name has no permissions, as a file has.
+    Nor, if it is that of a local socket, by other users: an abstract name has no permissions, as a file has. Any of
+    them may have bound it, too, so it is checked on the side that connects as well.
     """
     if address.startswith(_ABSTRACT):
         raise ValueError(
