@@ -21,6 +21,7 @@ from dataflow.protocol.passes import walk
 from dataflow.protocol.pauses import Pause, paused, pausing
 from dataflow.protocol.seeding import Stream, Table, permutation, root_seed
 from dataflow.transforms.arguments import require_end
+from dataflow.transforms.grouping import may_reuse_memory
 from dataflow.transforms.indexing import Indexes, pass_by_index, passes_and_positions, reorder
 
 __all__ = ["CacheData"]
@@ -32,10 +33,11 @@ class CacheData(ProxyDataFlow[T_co]):
     """Read one pass of the input, keep it in memory, and yield it in every pass.
 
     Each pass yields new lists, tuples and dicts with read-only views of the arrays: code that changes an array in place
-    fails at once, and cannot affect later passes. What else can be changed (other containers, arrays of objects, masked
-    arrays, tensors, objects of the user) is copied (`copy.deepcopy`) for each pass. A pass that is left early keeps
-    what was read so far; the next one reads the rest. `reset_state` and `close` empty the cache. Place it above a
-    runner: below, every worker fills a cache of its own.
+    fails at once, and cannot affect later passes. Arrays are copied once, as they come, if their source might use their
+    memory again; a file that is mapped for reading stays mapped. What else can be changed (other containers, arrays of
+    objects, masked arrays, tensors, objects of the user) is copied (`copy.deepcopy`) for each pass. A pass that is left
+    early keeps what was read so far; the next one reads the rest. `reset_state` and `close` empty the cache. Place it
+    above a runner: below, every worker fills a cache of its own.
 
     Args:
         ds: The input. Only its first pass is read.
@@ -77,6 +79,9 @@ class CacheData(ProxyDataFlow[T_co]):
         super()._df_close()
         self._memory.clear()
 
+    def _df_weights(self) -> tuple[str, ...]:
+        return ()  # what is kept does not change with those below
+
     # -- addressable input: every position is read when it is first requested ------------------------------------------
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
@@ -86,7 +91,7 @@ class CacheData(ProxyDataFlow[T_co]):
     def _slots(self, stream: Stream) -> _Slots:
         slots = self._remembered(stream)
         if not isinstance(slots, _Slots) or len(slots.datapoints) != len(self.ds):
-            slots = self._remember(stream, _Slots(len(self.ds)))
+            slots = self._remember(stream, _Slots(len(self.ds), may_change=may_reuse_memory(self.ds)))
         assert isinstance(slots, _Slots)
         return slots
 
@@ -128,7 +133,8 @@ class CacheData(ProxyDataFlow[T_co]):
             return map(slots.copy, present(slots.datapoints))
         recording = self._remembered(stream)
         if not isinstance(recording, _Recording) or recording.failed:
-            recording = self._remember(stream, _Recording(self.ds._df_run_pass(0, stream)))
+            first_pass, may_change = self.ds._df_run_pass(0, stream), may_reuse_memory(self.ds)
+            recording = self._remember(stream, _Recording(first_pass, may_change=may_change))
         assert isinstance(recording, _Recording)
         if recording.is_whole and not self.shuffle:
             return map(recording.copy, recording.datapoints)
@@ -173,16 +179,22 @@ class CacheData(ProxyDataFlow[T_co]):
 
 
 class _Kept:
-    """Cached datapoints, and the function that copies all of them."""
+    """Cached datapoints, and the function that copies all of them.
 
-    def __init__(self, datapoints: list[Any]) -> None:
+    Args:
+        datapoints: Where they are kept.
+        may_change: Whether the memory of their arrays may be used for later ones.
+    """
+
+    def __init__(self, datapoints: list[Any], *, may_change: bool) -> None:
         self.datapoints = datapoints
+        self._may_change = may_change
         self.copy: Callable[[Any], Any] = _fresh  # after the first datapoint: `list.copy` if that suffices for all
         self._is_first = True
 
     def freeze(self, dp: Any) -> Any:
         """The form in which `dp` is cached."""
-        frozen = _frozen(dp)
+        frozen = _frozen(dp, self._may_change)
         copy = _way_to_copy(frozen)
         if self._is_first:
             self.copy, self._is_first = copy, False
@@ -197,8 +209,8 @@ class _Slots(_Kept):
     Guarantee: once `num_unread` is 0, every slot holds its datapoint, and `copy` copies them all.
     """
 
-    def __init__(self, n: int) -> None:
-        super().__init__([_UNREAD] * n)
+    def __init__(self, n: int, *, may_change: bool) -> None:
+        super().__init__([_UNREAD] * n, may_change=may_change)
         self.num_unread = n
         self._lock = threading.Lock()
 
@@ -213,8 +225,8 @@ class _Slots(_Kept):
 class _Recording(_Kept):
     """The datapoints of one pass, each read at its first use and kept."""
 
-    def __init__(self, pass_: Iterator[Any]) -> None:
-        super().__init__([])
+    def __init__(self, pass_: Iterator[Any], *, may_change: bool) -> None:
+        super().__init__([], may_change=may_change)
         self.failed = False  # the input raised: the recording stays incomplete
         self._rest: Iterator[Any] | None = pass_  # None once all datapoints are recorded
         self._lock = threading.Lock()
@@ -265,23 +277,26 @@ class _Copied:
 _RENEWED = frozenset({list, dict, tuple, _Copied})
 
 
-def _frozen(value: Any) -> Any:
-    """`value` with read-only views of all arrays in lists, tuples and dicts, and placeholders of what is copied."""
+def _frozen(value: Any, may_change: bool) -> Any:
+    """`value` with read-only arrays in lists, tuples and dicts, and placeholders of what is copied.
+
+    With `may_change`, the arrays are copies.
+    """
     kind = type(value)
     if kind in _UNCHANGING:
         return value
     if isinstance(value, np.ndarray) and not value.dtype.hasobject and not isinstance(value, np.ma.MaskedArray):
-        view = value.view()
-        view.flags.writeable = False
-        return view
+        kept_array = value.copy("K") if may_change and not _is_mapped_for_reading(value) else value.view()
+        kept_array.flags.writeable = False
+        return kept_array
     if kind is list:
-        return [_frozen(item) for item in value]
+        return [_frozen(item, may_change) for item in value]
     if kind is dict:
-        return {key: _frozen(item) for key, item in value.items()}
+        return {key: _frozen(item, may_change) for key, item in value.items()}
     if kind is tuple:
-        return tuple(map(_frozen, value))
+        return tuple(_frozen(item, may_change) for item in value)
     if isinstance(value, tuple) and hasattr(value, "_make"):  # a named tuple stays a named tuple
-        frozen = tuple(map(_frozen, value))
+        frozen = tuple(_frozen(item, may_change) for item in value)
         return _Copied(lambda: kind._make(_fresh(frozen)))
     if isinstance(value, np.generic) and not isinstance(value, np.void):
         return value
@@ -293,6 +308,16 @@ def _frozen(value: Any) -> Any:
             "pass would change it in all. Yield what can be copied, or make the object in a map above CacheData"
         ) from error
     return value if kept is value else _Copied(partial(deepcopy, kept))
+
+
+def _is_mapped_for_reading(array: NDArray[Any]) -> bool:
+    """Whether an array is part of a file that is mapped read-only, and may be larger than the memory."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        if isinstance(owner, np.memmap) and owner.mode == "r":
+            return True
+        owner = owner.base
+    return False
 
 
 def _way_to_copy(dp: Any) -> Callable[[Any], Any]:

@@ -6,6 +6,7 @@ import datetime
 import pickle
 import threading
 from collections import namedtuple
+from functools import partial
 
 import numpy as np
 import pytest
@@ -48,6 +49,76 @@ SHUFFLES = pytest.mark.parametrize("shuffle", [False, True])
 
 def values(df):
     return [dp[0] for dp in df]
+
+
+def in_one_buffer(layout, n=4):
+    """A source that yields one array again and again, with other values."""
+    buffer = np.zeros((2, 3), order="F")
+
+    def make():
+        for k in range(n):
+            buffer[:] = k
+            yield layout(buffer)
+
+    return make
+
+
+LAYOUTS = {
+    "list": lambda array: [array],
+    "tuple in a dict": lambda array: {"x": (array, 1)},
+    "list in a list": lambda array: [[array], 2],
+    "named tuple": lambda array: Sample(array, 0),
+    "part of it": lambda array: [array[1:]],
+    "subclass": lambda array: [array.view(np.ma.MaskedArray)],
+}
+
+
+def arrays_in(value):
+    if isinstance(value, np.ndarray):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [array for item in items for array in arrays_in(item)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@SHUFFLES
+def test_what_a_source_keeps_in_one_buffer_is_copied(layout, shuffle):
+    df = CacheData(DataFromGenerator(in_one_buffer(layout)), shuffle)
+    for _ in range(2):
+        found = [arrays_in(dp) for dp in df]
+        assert sorted(array.flat[0] for (array,) in found) == [0, 1, 2, 3]
+        assert all((array == array.flat[0]).all() for (array,) in found)
+
+
+def test_a_map_that_yields_one_array_again_and_again_is_cached_by_position():
+    buffer = np.zeros(1)
+
+    def fill(dp):
+        buffer[:] = dp[0]
+        return [buffer]
+
+    df = CacheData(MapData(DataFromList([[k] for k in range(4)], shuffle=False), fill))
+    for _ in range(2):
+        assert values(df) == [0, 1, 2, 3]
+
+
+def test_copies_keep_their_memory_order_and_are_made_once():
+    df = CacheData(DataFromGenerator(in_one_buffer(LAYOUTS["list"])))
+    first, second = list(df), list(df)
+    assert all(dp[0].flags.f_contiguous and not dp[0].flags.writeable for dp in first)
+    assert all(np.shares_memory(one[0], two[0]) for one, two in zip(first, second, strict=True))
+
+
+def test_arrays_that_nobody_else_writes_are_not_copied(tmp_path):
+    arrays = [np.arange(3), np.arange(4)]
+    for cached, array in zip(CacheData(DataFromList([[a] for a in arrays], shuffle=False)), arrays, strict=True):
+        assert np.shares_memory(cached[0], array)
+    np.save(tmp_path / "rows.npy", np.arange(6).reshape(2, 3))
+    for mode, is_copied in (("r", False), ("r+", True), ("c", True)):
+        rows = np.load(tmp_path / "rows.npy", mmap_mode=mode)
+        for rows_as in (rows, np.asarray(rows)):
+            (dp, _) = CacheData(DataFromGenerator(partial(map, lambda row: [row], rows_as)))
+            assert np.shares_memory(dp[0], rows) != is_copied
 
 
 @KINDS
