@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.protocol.parameters import deferred_result
-from dataflow.protocol.pauses import paused, pausing, require_waiting
+from dataflow.protocol.pauses import paused, pausing, require_waiting, resumed
 from dataflow.protocol.seeding import Rng, Spread, Stream, current_root, rng
 from dataflow.protocol.state import FirstCalls, FlowState, Kept, Promise, state_of
 from dataflow.system.session import Session, terminated
@@ -59,6 +59,7 @@ __all__ = [
     "until_closed",
     "user_pass",
     "walk",
+    "with_length_checked",
     "without_order",
 ]
 
@@ -408,6 +409,25 @@ def check_length(df: Any, found: int) -> None:
         if dropping is None
         else f"{dropping} has left out datapoints: with strict=True, a pass ends where it ends in the flow",
     )
+
+
+def with_length_checked(cls: Any) -> Callable[[Any, int, Stream], Iterator[Any]]:
+    """The `_df_run_pass` of a user's class that overrides `__len__` and inherits what makes its passes."""
+
+    def run_pass(self: Any, p: int, stream: Stream) -> Iterator[Any]:
+        datapoints: Iterator[Any] = super(cls, self)._df_run_pass(p, stream)
+        if self._df_user_written or state_of(self).part(UserCode).is_length_checked:
+            return datapoints  # the code of a class below counts
+        waits = self._df_waits
+        return pausing(_checking_length(self, datapoints, waits), waits)
+
+    return run_pass
+
+
+def _checking_length(df: Any, datapoints: Iterator[Any], waits: bool) -> Iterator[Any]:
+    steps = _steps_to_count()
+    yield from resumed(compress(datapoints, steps), waits)
+    check_length(df, _number_done(steps))
 
 
 _other_code: Final[dict[int, RunningCode]] = {}

@@ -26,6 +26,7 @@ from dataflow.protocol.passes import (
     root_stream,
     running_pass,
     user_pass,
+    with_length_checked,
 )
 from dataflow.protocol.seeding import Stream, current_root
 from dataflow.protocol.state import FlowState, state_of
@@ -58,6 +59,7 @@ def wrap_user_node(cls: Any) -> None:
         if iterate is None and "_df_run_pass" not in own and not _is_ours(cls):
             # What it inherits yields as many datapoints as before, so positions do not follow from this length.
             cls._df_indexed = False
+            cls._df_run_pass = with_length_checked(cls)
     if "reset_state" in vars(cls) and "reset_state" not in own:
         raise TypeError(
             f"{cls.__name__}.reset_state must be a method, which is called before the first pass: rename the attribute"

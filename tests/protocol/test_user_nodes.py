@@ -11,6 +11,7 @@ from itertools import islice
 import pytest
 
 from dataflow import (
+    BatchData,
     DataFromGenerator,
     DataFromList,
     MapData,
@@ -20,7 +21,7 @@ from dataflow import (
     ShardData,
     ShuffleData,
 )
-from dataflow.errors import DataFlowTerminated, LengthUnknown, NotAddressable, NotReproducible
+from dataflow.errors import DataFlowTerminated, LengthUnknown, NotAddressable, NotReproducible, TimeoutError
 from dataflow.protocol import seeding
 from dataflow.protocol.base import DataFlow, ProxyDataFlow, RNGDataFlow
 from dataflow.protocol.fingerprints import describe
@@ -191,6 +192,58 @@ def test_a_pass_of_its_length_or_left_early_logs_nothing(caplog):
 def test_a_node_below_others_compares_its_length_too(caplog):
     assert len(list(Through(Odd(Passes(6))))) == 3
     assert [message.split(" had")[0] for message in caplog.messages] == ["a pass of Odd", "a pass of Through"]
+
+
+class OnlyLength(ProxyDataFlow):
+    """Changes the length, and inherits the datapoints."""
+
+    def __len__(self):
+        return 2
+
+
+class Twice(OnlyLength):
+    def __iter__(self):
+        for dp in super().__iter__():
+            yield from (dp, dp)
+
+    def __len__(self):
+        return 12
+
+
+@pytest.mark.parametrize(
+    ("above", "num"),
+    [
+        (lambda ds: ds, 6),
+        (lambda ds: BatchData(ds, 2), 3),
+        (lambda ds: ParallelData(ds, 0), 6),
+        (lambda ds: MultiThreadRunner(lambda: ds, 5, 1, strict=True), 6),
+        (ResumableData, 6),
+    ],
+)
+def test_a_node_that_overrides_only_its_length_is_logged_once(above, num, caplog):
+    with above(OnlyLength(Passes(6))) as df:
+        for _ in range(2):
+            assert len(list(df)) == num
+    (message,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert message.startswith("a pass of OnlyLength had 6 datapoints, but its len() is 2")
+
+
+def test_a_node_of_the_right_length_logs_nothing_and_goes_on_after_a_timeout(caplog):
+    assert len(list(Twice(Passes(6)))) == 12
+    assert len(list(OnlyLength(Passes(2)))) == 2
+    go = threading.Event()
+
+    def late():
+        go.wait(LIMIT)
+        yield from ([k] for k in range(3))
+
+    with MultiThreadRunner(lambda: DataFromGenerator(late), 5, 1, strict=True, timeout=0.2) as runner:
+        steps = iter(OnlyLength(runner))
+        with pytest.raises(TimeoutError):
+            next(steps)
+        go.set()
+        assert list(steps) == [[0], [1], [2]]
+    assert [text.split(",")[0] for text in caplog.messages] == ["a pass of OnlyLength had 3 datapoints"]
 
 
 def drops(dp):
