@@ -237,6 +237,7 @@ class ParallelMap(WorkerNode[T_co]):
             source = SourceReader(map(self._watched(), one_pass(self.ds, p, stream)), waits=self.ds._df_waits)
         else:
             # A datapoint dropped below keeps its position, so what is drawn for later ones does not change.
+            state_of(self).continued.require_same_weights(stream, self)
             length = None if self.ds._df_endless else self.ds._df_num_from(stream.begin)
             blocks = onwards(first, _BLOCK) if length is None else consecutive(first, first + length)
             source = SourceReader([self._watched()(self.ds._df_at(blocks, stream))], waits=self.ds._df_waits)

@@ -263,6 +263,7 @@ class Runner(WorkerNode[T_co]):
     def _df_strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
             return until_closed(self._df_reported_here(partial(self.ds._df_run_pass, p, stream))(), self)
+        state_of(self).continued.require_same_weights(stream, self)
         engine = self._df_engine_at(stream)
         engine.tolerance.begin_pass()
         begin = engine.schedule.begin_pass

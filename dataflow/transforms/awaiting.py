@@ -198,6 +198,7 @@ class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         # A datapoint dropped below keeps its position, as in a pass that is read by index.
         if self.ds._df_endless:
             return state_of(self).continued.take(stream, partial(self._pass_by_index, onwards(0), stream), self)
+        state_of(self).continued.require_same_weights(stream, self)
         n = self.ds._df_num_from(stream.begin)
         return self._pass_by_index(consecutive(p * n, (p + 1) * n), stream)
 

@@ -52,6 +52,7 @@ def onwards(begin: int, num_wanted: int = _BLOCK) -> Iterator[Indexes]:
 
 def pass_by_index(df: DataFlow, p: int, stream: Stream) -> Iterator[Any]:
     """Pass `p` of an addressable flow, read by index."""
+    state_of(df).continued.require_same_weights(stream, df)
     n = df._df_num_from(stream.begin)
     return present(df._df_at(consecutive(p * n, (p + 1) * n), stream))
 

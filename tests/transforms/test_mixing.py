@@ -12,7 +12,9 @@ from dataflow import MultiProcessRunnerZMQ, MultiThreadMapData, MultiThreadRunne
 from dataflow.errors import EmptyPass, LengthUnknown, NotReproducible, StateMismatch
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.iterating import DataFromGenerator
+from dataflow.transforms.awaiting import AsyncMapData
 from dataflow.transforms.batching import BatchData
+from dataflow.transforms.caching import CacheData
 from dataflow.transforms.filtering import FilterData
 from dataflow.transforms.joining import JoinData
 from dataflow.transforms.mapping import MapData
@@ -298,6 +300,10 @@ def test_weights_that_change_count_at_once_or_are_refused(make):
         next(iter(df))
 
 
+async def changed(dp):
+    return abs(dp)
+
+
 @pytest.mark.parametrize(
     "above",
     [
@@ -311,6 +317,16 @@ def test_weights_that_change_count_at_once_or_are_refused(make):
         lambda ds: MultiThreadMapData(ds, 2, abs, buffer_size=4, strict=True),
         lambda ds: LocallyShuffleData(ds, 2),
         lambda ds: JoinData([MapData(ds, lambda k: [k]), DataFromList([[0]] * 3)]),
+        # These read passes of a flow with an end by index.
+        lambda ds: ParallelData(FixedSizeData(ds, 4), 1),
+        lambda ds: ParallelData(MapData(FixedSizeData(ds, 4), abs), 2),
+        lambda ds: MultiThreadMapData(MapData(FixedSizeData(ds, 4), abs), 2, abs, strict=True),
+        lambda ds: AsyncMapData(MapData(FixedSizeData(ds, 4), abs), changed),
+        lambda ds: ShardData(FixedSizeData(ds, 4), 0, 2),
+        lambda ds: ShuffleData(FixedSizeData(ds, 4)),
+        lambda ds: ResumableData(FixedSizeData(ds, 4)),
+        lambda ds: MapData(ParallelData(FixedSizeData(ds, 4), 1), abs),
+        lambda ds: ResumableData(ParallelData(FixedSizeData(ds, 4), 1)),
     ],
 )
 def test_no_loop_above_goes_on_with_other_weights(above):
@@ -323,6 +339,14 @@ def test_no_loop_above_goes_on_with_other_weights(above):
             next(iter(df))
         df.close()
         assert np.max(next(iter(df))) >= 100
+
+
+def test_what_is_cached_stays_whatever_the_weights_are_meanwhile():
+    mixture = MixData([numbers(9), numbers(9, 100)], [1, 0])
+    df = ShardData(CacheData(FixedSizeData(mixture, 4)), 0, 2)
+    assert list(df) == [0, 2]
+    mixture.weights = [0, 1]
+    assert list(df) == [0, 2]
 
 
 def test_wrong_inputs_of_a_mixture_by_weight_are_named():
