@@ -317,7 +317,8 @@ def require_kept(value: Any, dtype: np.dtype[Any], key: Any) -> None:
         made = np.array([_date_or_nat(one, dtype) for one in array.flat], dtype).reshape(array.shape)
     if dtype.kind in "mM":
         wrong = array[(made.astype(array.dtype) != array) & ~np.isnat(array)]
-        cure = "Convert them to one unit that holds all of them, such as datetime64[s]"
+        unit = "datetime64[s]" if dtype.kind == "M" else "timedelta64[s]"
+        cure = f"Convert them to one unit that holds all of them, such as {unit}"
     else:
         exact = 2 ** (np.finfo(dtype).nmant + 1)  # up to here every integer is a float
         large = (array > exact) | (array < -exact)

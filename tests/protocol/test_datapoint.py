@@ -521,6 +521,17 @@ class TestCommonDtype:
         with pytest.raises(OverflowError, match=r"component 'x' holds .*another value as"):
             stack_column(values, "x")
 
+    @pytest.mark.parametrize(
+        ("values", "unit"),
+        [
+            ([np.datetime64("2020-01-01", "ns"), np.datetime64("9999-12-31", "D")], r"datetime64\[s\]"),
+            ([np.timedelta64(2**62, "s"), np.timedelta64(1, "ns")], r"timedelta64\[s\]"),
+        ],
+    )
+    def test_the_cure_names_a_unit_of_the_same_kind(self, values, unit):
+        with pytest.raises(OverflowError, match=f"such as {unit}"):
+            stack_column(values, "x")
+
     @pytest.mark.parametrize("values", [[1e300, 1.0], [complex(1e300), 1j], [1e300, np.float32(1)]])
     def test_what_would_be_infinite_raises(self, values):
         with pytest.raises(OverflowError, match="would be infinite as"):
