@@ -359,6 +359,12 @@ def _consumer(statistics: FlowStatistics, position: int, waiting: float) -> Flow
         )
     else:
         text += "."
+    delayed, working = runner.consumer_delayed_seconds, runner.working_seconds
+    if delayed >= _MUCH * working > 0:
+        text += (
+            f" For {delayed / working:.0%} of its own time your loop is ready to run, and has no processor: other "
+            "threads or programs have them."
+        )
     return FlowVerdict("consumer", position, text, True)
 
 

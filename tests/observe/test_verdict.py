@@ -108,7 +108,8 @@ CASES = {
             )
         ),
         "consumer",
-        "Your training step is the bottleneck",
+        "to see how much they take. For 52% of its own time your loop is ready to run, and has no processor: other "
+        "threads or programs have them.",
     ),
     "a node above the runner": (
         flow(runner(workers(2, busy=0.4, blocked=0.6), waiting=0.03), above=0.84),
