@@ -109,7 +109,9 @@ def test_an_actor_that_gives_no_sign_of_life_is_late_though_it_cannot_say_so(sta
 def test_a_datapoint_that_ends_its_actor_once_is_made_again(stage, strike):
     with PLACES["map"](Stroke(strike, times=1), 2, **OPTIONS) as df, deadline(LIMIT):
         assert found_in(df, "map") == [k * k for k in range(N)] and df.failures == []
-        assert restarts_left(df) == 0
+        # An actor that has died does not say where. If both datapoints were in one task, the second is tried alone, and
+        # the first end is held against it: its restart comes back.
+        assert restarts_left(df) == 0 or (strike is die and restarts_left(df) == 1)
 
 
 def test_a_node_that_is_lost_is_held_against_no_datapoint(stage):
