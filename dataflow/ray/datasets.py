@@ -93,6 +93,7 @@ def to_ray_dataset(df: DataFlow, names: Sequence[str], num_shards: int | None = 
         num_tasks = 2 * int(ray.cluster_resources().get("CPU", 1))
         num_shards = max(1, min(math.ceil(len(df) / rows_per_block), num_tasks)) if divisible else 1
     state = state_of(df)
+    state.continued.require_same_weights(root_stream(df), df)
     packed = dumps(ClusterPayload(FlowPass(df, state.passes, root_stream(df))))
     state.passes += 1
     shards = [Shard(k, num_shards, names, rows_per_block) for k in range(num_shards)]

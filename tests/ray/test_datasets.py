@@ -14,9 +14,11 @@ from dataflow import (
     DataFlowTerminated,
     DataFromGenerator,
     DataFromList,
+    FixedSizeData,
     LengthUnknown,
     MapData,
     MissingExtra,
+    MixData,
     MultiProcessRunner,
     NotAddressable,
     NotPicklable,
@@ -105,6 +107,17 @@ def test_a_dataset_goes_on_like_any_other():
     ds = to_ray_dataset(chain(), NAMES).map_batches(lambda batch: {"double": 2 * batch["number"]})
     assert sorted(numbers_of(ds, "double")) == [2 * k for k in range(50)]
     assert to_ray_dataset(chain(), NAMES).count() == 50
+
+
+def test_a_dataset_does_not_go_on_with_other_weights():
+    mixture = MixData(
+        [DataFromList([[k] for k in range(begin, begin + 8)], shuffle=False) for begin in (0, 100)], [1, 1]
+    )
+    df = FixedSizeData(mixture, 4)
+    assert [row["k"] for row in to_ray_dataset(df, ["k"]).take_all()] == [0, 100, 1, 101]
+    mixture.weights = [0, 1]
+    with pytest.raises(ValueError, match="weights were"):
+        to_ray_dataset(df, ["k"])
 
 
 def test_an_empty_pass_is_an_empty_dataset():
