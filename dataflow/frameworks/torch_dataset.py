@@ -87,7 +87,7 @@ class FlowDataset:
         self._df = df
         self._given = given  # rank and world_size; None to look them up
         self._drop_uneven = drop_uneven
-        self.counter = Counter(0, fresh_root(), fixed=False)
+        self.counter = Counter(df, 0, fresh_root(), fixed=False)
         self.member: Member | None = None  # of a group of workers; None in the process that iterates
         self._num_made = 0  # iterations, by a worker
         self._root: int | None = None  # of `dataflow.seed` in the process that has sent this one here
@@ -114,6 +114,7 @@ class FlowDataset:
         else:
             p = _pass_of(loaded)
             self.counter.begun = p + 1
+        self.counter.require_same_weights()
         self._check(worker, p)
         self._begun, self._state, self._has_ended = p, None, False
         convert = tensor_maker(import_torch("to_torch needs"))
@@ -208,6 +209,7 @@ class FlowDataset:
         self._state, self._begun, self.counter.by_workers = dict(state), None, False
         root = int(state["root"])
         self.counter.begun, self.counter.root, self.counter.fixed = _pass_of(state), root, True
+        self.counter.weights = None  # a state of other weights belongs to another chain
         if self.member is not None:
             self.member.note_loaded(_pass_of(state), root)
 
@@ -217,7 +219,7 @@ class FlowDataset:
         # As for our own workers: lambdas and classes of the main program can be sent as well.
         df = dumps(self._df, main=imported_main())
         member = member_of_started(self)
-        count = self.counter.begun, self.counter.root, self.counter.fixed
+        count = self.counter.begun, self.counter.root, self.counter.fixed, self.counter.weights
         return _rebuilt, (df, given, self._drop_uneven, count, member, root, self._state)
 
     # -- the share of this process -------------------------------------------------------------------------------------
@@ -351,13 +353,14 @@ def _rebuilt(
     df: bytes,
     given: tuple[int, int],
     drop_uneven: bool,
-    count: tuple[int, int, bool],
+    count: tuple[int, int, bool, tuple[str, ...] | None],
     member: Member | None,
     root: int | None,
     state: Mapping[str, Any] | None,
 ) -> Any:
     dataset = _dataset_class()(loads(df), given, drop_uneven)
-    dataset.counter, dataset.member, dataset._root, dataset._state = Counter(*count), member, root, state
+    dataset.counter = Counter(dataset._df, *count)
+    dataset.member, dataset._root, dataset._state = member, root, state
     return dataset
 
 

@@ -10,6 +10,8 @@ Guarantees:
 - All workers of a pass read the same number, and each pass that this process begins has another, in the order in which
   they begin: also with several loaders at a time, loops left early, and workers that are slow to start.
 - A fork, or a pickling, by other code changes nothing: no such constructor is on its stack.
+- All passes belong to one flow: a mixture whose weights have changed since the first pass raises, and so does a flow
+  that has changed since persistent workers were given a copy of it.
 - A worker that was given no number, because torch or a wrapper hides the data set, or because a pass is iterated
   twice, raises.
 """
@@ -28,6 +30,8 @@ from typing import Any, Final, NamedTuple
 
 from dataflow.errors import NotReproducible, StateMismatch
 from dataflow.protocol.base import DataFlow
+from dataflow.protocol.changes import Snapshot
+from dataflow.protocol.passes import walk
 from dataflow.protocol.seeding import current_root
 
 __all__ = ["Counter", "Member", "keeping", "member_of_started", "unnumbered"]
@@ -112,9 +116,10 @@ def unnumbered() -> NotReproducible:
 class _Group:
     """The workers that one iterator of torch has started, for one data set."""
 
-    def __init__(self, iterator: Any, p: int) -> None:
+    def __init__(self, iterator: Any, p: int, flow: Snapshot | None) -> None:
         torch = sys.modules["torch"]
         self.iterator = weakref.ref(iterator)
+        self.flow = flow  # what persistent workers were given; None if each pass has new ones
         self.root = current_root()
         self.is_read = False  # the state that its workers have loaded
         self.words = torch.zeros(_NUM_WORDS, dtype=torch.int64).share_memory_()
@@ -130,10 +135,14 @@ class _Group:
 class Counter:
     """Counts the passes of one data set, in the process that iterates it."""
 
-    def __init__(self, begun: int, root: int, fixed: bool) -> None:
+    def __init__(
+        self, df: DataFlow, begun: int, root: int, fixed: bool, weights: tuple[str, ...] | None = None
+    ) -> None:
+        self.df = df
         self.begun = begun  # how many passes; the number of the next
         self.root = root  # of flows without `dataflow.seed`
         self.fixed = fixed  # the root is not drawn, but of a saved state
+        self.weights = weights  # of mixtures, when the first pass began; None before
         self.by_workers = False  # whether the latest pass is that of a group
         self.keeps = False  # workers have noted that a node keeps something from pass to pass
         self._groups: list[_Group] = []
@@ -147,15 +156,38 @@ class Counter:
             raise keeping("A node of your own")
         return p
 
+    def require_same_weights(self) -> None:
+        """Check that a pass can go on where the one before has stopped: mixtures have the weights of the first pass.
+
+        Raises:
+            ValueError: The weights of one are others.
+        """
+        weights = self._note_weights()
+        if weights != self.weights:
+            raise ValueError(
+                f"MixData: weights were {', '.join(self.weights or ())} when the first loop over the data set of "
+                f"to_torch began, and are {', '.join(weights)} now. The position in each flow follows from them, so "
+                "the data set cannot continue with others. Make a new one by to_torch, which begins with the first "
+                "datapoint of each flow"
+            )
+
+    def _note_weights(self) -> tuple[str, ...]:
+        """The weights of now, which are those of the first pass if there was none."""
+        weights = self.df._df_weights()
+        self.weights = weights if self.weights is None else self.weights
+        return weights
+
     def member(self, iterator: Any) -> Member:
         """What the next worker of this iterator is given; its first worker begins a pass."""
         with _forks.lock:
             group = next((group for group in self._groups if group.iterator() is iterator), None)
             if group is None:
-                group = _Group(iterator, self._next())
+                self._note_weights()  # new workers compare them: what a fork hook raises, Python only prints
+                is_persistent = vars(iterator)["_persistent_workers"]
+                group = _Group(iterator, self._next(), self._snapshot() if is_persistent else None)
                 self._groups.append(group)
                 self.by_workers = True
-                if vars(iterator)["_persistent_workers"]:
+                if is_persistent:
                     begun = vars(iterator).setdefault(_RESET, _Reset(iterator)).begun
                     begun.append(partial(self._begin_later, group))
         return Member(group.words, len(vars(iterator)["_workers"]), vars(iterator)["_num_workers"], self.keeps)
@@ -177,8 +209,19 @@ class Counter:
         self.begun += 1
         return self.begun - 1
 
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(walk(self.df, everywhere=True))
+
     def _begin_later(self, group: _Group) -> None:
         with _forks.lock:
+            self.require_same_weights()
+            change = None if group.flow is None else group.flow.difference(self._snapshot())
+            if change is not None:
+                raise NotReproducible(
+                    "to_torch: the persistent workers of a DataLoader have a copy of the flow, which has changed "
+                    f"since they started: {change}. Make a new DataLoader; or leave out persistent_workers, and each "
+                    "loop starts new workers"
+                )
             if group.root != current_root():
                 raise NotReproducible(
                     f"to_torch: dataflow.seed({current_root()}) was called after the persistent workers of a "

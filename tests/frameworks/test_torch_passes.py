@@ -17,6 +17,8 @@ from dataflow import (
     DataFlow,
     DataFromGenerator,
     DataFromList,
+    FixedSizeData,
+    MixData,
     MultiProcessRunnerZMQ,
     RandomMapData,
     RepeatedData,
@@ -40,6 +42,10 @@ CONTEXTS = ["fork", pytest.param("spawn", marks=pytest.mark.full), pytest.param(
 
 def with_draw(dp, rng):
     return [dp[0], int(rng.integers(10**9))]
+
+
+def with_draw_twice(dp, rng):
+    return with_draw(with_draw(dp, rng), rng)
 
 
 def make_flow():
@@ -386,6 +392,45 @@ def test_passes_that_continue_are_refused_in_workers(persistent):
     next(iter(found))
     with pytest.raises(NotReproducible, match="the passes of RepeatedData continue where the last one stopped"):
         next(iter(found))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("num_workers", "options"),
+    [
+        (0, {}),
+        (2, {"context": "fork"}),
+        (2, {"context": "spawn"}),
+        (2, {"context": "fork", "persistent_workers": True}),
+    ],
+)
+def test_passes_do_not_go_on_with_other_weights(num_workers, options):
+    mixture = MixData(
+        [DataFromList([[k] for k in range(begin, begin + 8)], shuffle=False) for begin in (0, 100)], [1, 1]
+    )
+    found = loader(to_torch(FixedSizeData(mixture, 4)), num_workers, **options)
+    assert sorted(int(k) for (k,) in found) == [0, 1, 100, 101]
+    mixture.weights = [0, 1]
+    with pytest.raises(ValueError, match=r"weights were \[1.0, 1.0\] when the first loop"):
+        list(found)
+    mixture.weights = [1, 1]
+    if "persistent_workers" in options:  # they have been given another list
+        with pytest.raises(NotReproducible, match=r"changed since they started: MixData .* is another object"):
+            list(found)
+    else:
+        assert sorted(int(k) for (k,) in found) == [4, 5, 104, 105]  # a pass that raised counts, too
+
+
+@pytest.mark.slow
+def test_a_flow_that_changed_after_persistent_workers_have_started_is_refused(passes):
+    flow = make_flow()
+    found = loader(to_torch(flow), 1, persistent_workers=True)
+    assert complete(found) == passes[0]
+    flow.func = with_draw_twice
+    with pytest.raises(NotReproducible, match=r"changed since they started: RandomMapData\.func is another object"):
+        iter(found)
+    flow.func = with_draw
+    assert complete(found) == passes[1]
 
 
 class Epochs(DataFlow):
