@@ -54,6 +54,7 @@ __all__ = [
     "LARGE_BYTES",
     "LOCATION",
     "PAGE",
+    "WORD_BYTES",
     "Arena",
     "ArenaFile",
     "ArenaMemory",
@@ -65,6 +66,7 @@ __all__ = [
     "BlockWriter",
     "MemoryLimit",
     "OutputBufferCounts",
+    "SharedWords",
     "divide_memory",
 ]
 
@@ -447,59 +449,87 @@ def _datapoint(kind: type, output_buffer: MakeBuffer) -> Any:
     return kind([output_buffer((LARGE_BYTES,), np.dtype(np.uint8))])
 
 
-# -- Memory limit ------------------------------------------------------------------------------------------------------
+# -- Words in shared memory --------------------------------------------------------------------------------------------
 
 
-_WORD_BYTES: Final = 8
-_PRESSURE: Final = 0  # word 0; word 1 + k is the bytes held by worker k
+WORD_BYTES: Final = 8
 
 
-class MemoryLimit:
-    """Memory limit shared by the arenas of one runner: counters in shared memory.
+class SharedWords:
+    """Words of shared memory, all 0 at first. Picklable while a process is started; each side maps the memory itself.
 
-    Picklable while a process is started.
+    Args:
+        name: Name of the memory, for the system.
+        num_words: Number of words.
+        shared: Whether other processes get them; otherwise threads of this one do, and nothing is mapped.
+
+    Attributes:
+        words: The words; none after `close`.
     """
 
-    def __init__(self, limit: int, num_workers: int) -> None:
-        self.limit = limit
-        self._size = (1 + num_workers) * _WORD_BYTES
-        self._file = shared_memory_file("dataflow-limit", self._size)
+    def __init__(self, name: str, num_words: int, *, shared: bool = True) -> None:
+        self._num_words = num_words
+        self._file = shared_memory_file(name, num_words * WORD_BYTES) if shared else None
         self._map()
 
     def _map(self) -> None:
-        self._words = memoryview(shared_mapping(self._file, self._size)).cast("Q")
+        size = self._num_words * WORD_BYTES
+        memory = bytearray(size) if self._file is None else shared_mapping(self._file, size)
+        self.words = memoryview(memory).cast("Q")
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         """Descriptors that a forked worker has to inherit."""
-        return (self._file,)
+        return () if self._file is None else (self._file,)
+
+    def close(self) -> None:
+        """Close the descriptors; the mapping, which holds one too, stays valid as long as it is read. Idempotent."""
+        self.words = memoryview(b"").cast("Q")
+        if self._file is not None:
+            self._file.close()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "words"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._map()
+
+
+# -- Memory limit ------------------------------------------------------------------------------------------------------
+
+
+_PRESSURE: Final = 0  # word 0; word 1 + k is the bytes held by worker k
+
+
+class MemoryLimit(SharedWords):
+    """Memory limit shared by the arenas of one runner: counters in shared memory."""
+
+    def __init__(self, limit: int, num_workers: int) -> None:
+        super().__init__("dataflow-limit", 1 + num_workers)
+        self.limit = limit
 
     def reserve(self, worker: int, nbytes: int) -> bool:
         """Reserve `nbytes` for `worker`; return False and raise the pressure if the limit does not allow it."""
         with self._locked():
-            if sum(self._words[1:]) + nbytes > self.limit:
-                self._words[_PRESSURE] += 1
+            if sum(self.words[1:]) + nbytes > self.limit:
+                self.words[_PRESSURE] += 1
                 return False
-            self._words[1 + worker] += nbytes
+            self.words[1 + worker] += nbytes
             return True
 
     def give_back(self, worker: int, nbytes: int) -> None:
         """Release `nbytes` that `worker` had reserved."""
         with self._locked():
-            self._words[1 + worker] -= nbytes
+            self.words[1 + worker] -= nbytes
 
     def held(self) -> list[int]:
         """Bytes held by each worker."""
-        return self._words[1:].tolist()
+        return self.words[1:].tolist()
 
     @property
     def pressure(self) -> int:
         """Counter that rises whenever a worker finds no memory left."""
-        return self._words[_PRESSURE]
-
-    def close(self) -> None:
-        """Close the descriptors, including that of the mapping."""
-        self._words = memoryview(b"").cast("Q")
-        self._file.close()
+        return self.words[_PRESSURE]
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -507,18 +537,12 @@ class MemoryLimit:
         # which has its own lock for its threads.
         import fcntl  # does not exist on Windows, where the package can still be imported
 
-        fcntl.lockf(self._file.fd, fcntl.LOCK_EX)
+        (file,) = self.descriptors()
+        fcntl.lockf(file.fd, fcntl.LOCK_EX)
         try:
             yield
         finally:
-            fcntl.lockf(self._file.fd, fcntl.LOCK_UN)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"limit": self.limit, "_size": self._size, "_file": self._file}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self._map()
+            fcntl.lockf(file.fd, fcntl.LOCK_UN)
 
 
 # -- Arena -------------------------------------------------------------------------------------------------------------

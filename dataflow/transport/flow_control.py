@@ -28,7 +28,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from dataflow.system.descriptors import Descriptor, shared_mapping, shared_memory_file
+from dataflow.system.descriptors import Descriptor
+from dataflow.transport.arena import WORD_BYTES, SharedWords
 from dataflow.transport.worker_counters import NUM_WORDS, WorkerActivity, WorkerCounters
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ _BUSY: Final = 0
 _STARTED: Final = 1  # set by the consumer once it has started all workers
 _COUNT, _BYTES, _FRAMES, _DONE, _STOP, _REPORTS = range(6)  # written by the consumer
 _MADE, _ITEM = 8, 9  # written by the worker
-_WORD_BYTES: Final = 8
 _now: Final = time.perf_counter
 _MIN_SLEEP: Final = 20e-6
 _MAX_SLEEP: Final = 2e-3
@@ -85,33 +85,6 @@ class Room:
     max_bytes: int
 
 
-class _CounterMemory:
-    """The memory that holds the credit counters."""
-
-    def __init__(self, num_words: int, *, shared: bool) -> None:
-        size = num_words * _WORD_BYTES
-        self._size = size
-        self.file: Descriptor | None = shared_memory_file("dataflow-credit", size) if shared else None
-        self._map()
-
-    def _map(self) -> None:
-        memory = bytearray(self._size) if self.file is None else shared_mapping(self.file, self._size)
-        self.words = memoryview(memory).cast("Q")
-
-    def close(self) -> None:
-        """Close the descriptors. The mapping, which holds one too, stays valid as long as a worker's side reads it."""
-        self.words = memoryview(b"").cast("Q")
-        if self.file is not None:
-            self.file.close()
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"_size": self._size, "file": self.file}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self._map()
-
-
 class Credit:
     """The consumer's side: credit counters for each worker.
 
@@ -122,7 +95,7 @@ class Credit:
     """
 
     def __init__(self, num_workers: int, *, shared: bool, jobserver: Jobserver | None = None) -> None:
-        self._counters = _CounterMemory((1 + num_workers) * _WORDS, shared=shared)
+        self._counters = SharedWords("dataflow-credit", (1 + num_workers) * _WORDS, shared=shared)
         self._num_workers = num_workers
         self.jobserver = jobserver
 
@@ -216,7 +189,7 @@ def _starts(words: memoryview) -> range:
 class CreditPort:
     """Description of one worker's credit counters; picklable while a process is started."""
 
-    def __init__(self, counters: _CounterMemory, worker: int, jobserver: Jobserver | None) -> None:
+    def __init__(self, counters: SharedWords, worker: int, jobserver: Jobserver | None) -> None:
         self._counters = counters
         self._worker = worker
         self._jobserver = jobserver
@@ -224,7 +197,7 @@ class CreditPort:
     def descriptors(self) -> tuple[Descriptor, ...]:
         """Descriptors that a forked worker has to inherit."""
         jobserver = () if self._jobserver is None else self._jobserver.descriptors()
-        return jobserver if self._counters.file is None else (self._counters.file, *jobserver)
+        return (*self._counters.descriptors(), *jobserver)
 
     def quota(self, window: Window) -> Quota:
         """Open the worker's side, in the worker."""
@@ -232,7 +205,7 @@ class CreditPort:
             self._counters.words,
             self._worker,
             window,
-            yields=self._counters.file is not None,
+            yields=bool(self._counters.descriptors()),
             jobserver=self._jobserver,
         )
 
@@ -305,7 +278,7 @@ class Quota:
 
     def unlimited(self) -> Quota:
         """Return a quota without limits, for calibration."""
-        words = memoryview(bytearray(2 * _WORDS * _WORD_BYTES)).cast("Q")
+        words = memoryview(bytearray(2 * _WORDS * WORD_BYTES)).cast("Q")
         words[_start_of(0) + _DONE] = sys.maxsize
         return Quota(words, 0, Window(sys.maxsize))
 

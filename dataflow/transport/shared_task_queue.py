@@ -35,8 +35,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.system.descriptors import Descriptor, pipe, shared_mapping, shared_memory_file
-from dataflow.transport.arena import Arena, ArenaFile, ArenaMemory, ArenaWriter, Block, BlockReader, MemoryLimit
+from dataflow.system.descriptors import Descriptor, pipe
+from dataflow.transport.arena import (
+    WORD_BYTES,
+    Arena,
+    ArenaFile,
+    ArenaMemory,
+    ArenaWriter,
+    Block,
+    BlockReader,
+    MemoryLimit,
+    SharedWords,
+)
 from dataflow.transport.array_codec import ArrayDecoder, ArrayEncoder
 from dataflow.transport.message_layout import NO_ROOM
 from dataflow.transport.nested_arrays import Direction, ToWorkers
@@ -56,86 +66,68 @@ _NUM_ASKED: Final = _NUM + 2  # index of the next: how many parts were asked for
 _ASKED: Final = _NUM + 3
 _MAX_ASKED: Final = 8
 _LAST: Final = _ASKED + 2 * _MAX_ASKED  # index of the first of `_NUM` words, by worker: the number after that of the
-_BYTES: Final = (_LAST + _NUM) * 8  # task that it has taken last; of more workers, some share a word
+_NUM_WORDS: Final = _LAST + _NUM  # task that it has taken last; of more workers, some share a word
 
 
-class TaskOwnership:
-    """The recorded owner of each task, and which workers take tasks.
-
-    Picklable while a process is started; each side maps the memory itself.
-    """
+class TaskOwnership(SharedWords):
+    """The recorded owner of each task, and which workers take tasks."""
 
     def __init__(self) -> None:
-        self._file = shared_memory_file("dataflow-claims", _BYTES)
-        self._map()
+        super().__init__("dataflow-claims", _NUM_WORDS)
         self.set_num_taking(_HOLDERS)
-
-    def _map(self) -> None:
-        self._words = memoryview(shared_mapping(self._file, _BYTES)).cast("Q")
-
-    def descriptors(self) -> tuple[Descriptor, ...]:
-        """Descriptors that a forked worker has to inherit."""
-        return (self._file,)
 
     def holder(self, number: int) -> int | None:
         """The worker that has taken the task; None if it is free."""
-        claimed, holder = divmod(self._words[number % _NUM], _HOLDERS)
+        claimed, holder = divmod(self.words[number % _NUM], _HOLDERS)
         return holder - 1 if holder and claimed == number else None
 
     def claim(self, number: int, worker: int) -> None:
         """Record that `worker` has taken the task."""
         # First the word of the worker: one that is killed between the two has ended in no task.
-        self._words[_LAST + worker % _NUM] = number + 1
-        self._words[number % _NUM] = number * _HOLDERS + worker + 1
+        self.words[_LAST + worker % _NUM] = number + 1
+        self.words[number % _NUM] = number * _HOLDERS + worker + 1
 
     def free(self, number: int) -> None:
         """Mark the task as free."""
-        self._words[number % _NUM] = number * _HOLDERS
+        self.words[number % _NUM] = number * _HOLDERS
 
     def last_claimed(self, worker: int) -> int | None:
         """The number of the task that `worker` has taken last; None if it has taken none."""
-        return self._words[_LAST + worker % _NUM] - 1 if self._words[_LAST + worker % _NUM] else None
+        return self.words[_LAST + worker % _NUM] - 1 if self.words[_LAST + worker % _NUM] else None
 
     def num_taking(self) -> int:
         """How many workers, the first ones, take tasks."""
-        return self._words[_NUM_TAKING]
+        return self.words[_NUM_TAKING]
 
     def set_num_taking(self, num: int) -> None:
         """Set how many workers take tasks."""
-        self._words[_NUM_TAKING] = num
+        self.words[_NUM_TAKING] = num
 
     def asked(self) -> list[tuple[int, int]]:
         """The parts that were asked for last, by number and place; they may be done, or gone, or half overwritten."""
-        if not self._words[_NUM_ASKED]:
+        if not self.words[_NUM_ASKED]:
             return []
-        words = self._words[_ASKED:_LAST].tolist()
+        words = self.words[_ASKED:_LAST].tolist()
         return list(zip(words[::2], words[1::2], strict=True))
 
     def add_asked(self, number: int, place: int) -> None:
         """Record that a part is asked for."""
-        at = _ASKED + 2 * (self._words[_NUM_ASKED] % _MAX_ASKED)
-        self._words[at], self._words[at + 1] = number, place
-        self._words[_NUM_ASKED] += 1
+        at = _ASKED + 2 * (self.words[_NUM_ASKED] % _MAX_ASKED)
+        self.words[at], self.words[at + 1] = number, place
+        self.words[_NUM_ASKED] += 1
 
     def is_full(self) -> bool:
         """Whether there are no further tasks until results are taken."""
-        return bool(self._words[_IS_FULL])
+        return bool(self.words[_IS_FULL])
 
     def set_full(self, is_full: bool) -> None:
         """Set whether there are no further tasks until results are taken."""
-        self._words[_IS_FULL] = is_full
+        self.words[_IS_FULL] = is_full
 
     def close(self) -> None:
         """Close the descriptor, and release the memory: nothing is recorded any more. Idempotent."""
-        self._words = memoryview(bytearray(_BYTES)).cast("Q")
-        self._file.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_file": self._file}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._map()
+        super().close()
+        self.words = memoryview(bytearray(_NUM_WORDS * WORD_BYTES)).cast("Q")
 
 
 # -- Worker's end, and memory layout of a task -------------------------------------------------------------------------
@@ -143,7 +135,6 @@ class TaskOwnership:
 
 _LARGEST_BYTES: Final = 1 << 32  # of one datapoint; it reserves addresses, not memory
 _TOKEN: Final = struct.Struct("<QQ")  # number of a task, and its start in the arena
-_WORD_BYTES: Final = 8
 # Words of a task in the arena: its mark, which is its number plus the base of the queue, the index of its first
 # datapoint, the part that is asked for, and the number of frames. The lengths of the frames come after these words, and
 # then the frames.
@@ -155,7 +146,7 @@ _MAX_FRAMES: Final = 64
 def _words_at(memory: ArenaMemory, start: int) -> tuple[memoryview, int]:
     """The memory around a task in words, and the index of the task's first word."""
     piece, at = memory.at(start)
-    return memoryview(piece).cast("Q"), at // _WORD_BYTES
+    return memoryview(piece).cast("Q"), at // WORD_BYTES
 
 
 _LOOK_MS: Final = 200  # between two looks of a worker that takes no tasks
@@ -248,7 +239,7 @@ class _SharedTaskReader:
         # If the task was discarded, these words may belong to another task and have any value.
         count = min(words[at + _FRAMES], _MAX_FRAMES)
         lengths = words[at + _WORDS : at + _WORDS + count].tolist()
-        begin, nbytes = (at + _WORDS + count) * _WORD_BYTES, sum(lengths)
+        begin, nbytes = (at + _WORDS + count) * WORD_BYTES, sum(lengths)
         if nbytes > _LARGEST_BYTES:
             return []
         data = memoryview(bytes(words.cast("B")[begin : begin + nbytes]))
@@ -296,9 +287,6 @@ class _TaskMemoryLimit(MemoryLimit):
         if not self.is_only_task and self.held()[0] + nbytes > self._share:
             return False
         return super().reserve(worker, nbytes)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**super().__getstate__(), "_share": self._share, "is_only_task": False}
 
 
 class SharedTaskQueue:
