@@ -56,7 +56,6 @@ from dataflow.transport.message_layout import (
     ColumnReader,
     DatapointKind,
     Description,
-    Kinds,
     Layout,
     has_padding,
     join,
@@ -96,7 +95,7 @@ class ArrayEncoder:
         self._inline = False  # for this datapoint, every array becomes bytes
         self.nbytes = 0  # of the last encoded datapoint
         self.plain = False  # the last datapoint was short and without arrays, so the next one probably is too
-        self._kinds = Kinds()
+        self._kind = DatapointKind([], [])  # of the last datapoint
         self._buffer_counts = OutputBufferCounts()
 
     def encode_plain(self, datapoints: Iterator[Any], encoded: MutableSequence[Any]) -> Any:
@@ -132,7 +131,7 @@ class ArrayEncoder:
         Returns `NO_ROOM` if the arena has no room for its arrays now.
         """
         its_type = type(dp)
-        kind = self._kinds.last
+        kind = self._kind
         if (
             its_type is kind.type
             and kind.single_array is not None
@@ -147,7 +146,7 @@ class ArrayEncoder:
             return self._encode_nested(dp) if its_type is _ARRAY else self._encode_without(dp, False)
         types = list(map(type, row))
         if types != kind.types or its_type is not kind.type or (its_type is dict and not kind.has_names_of(dp)):
-            kind = self._kinds.find(dp, types, row)
+            kind = self._new_kind(dp, types, row)
         if not kind.array_indexes:
             return self._encode_without(dp, kind.is_simple, kind.is_row)
         if not kind.has_plain_keys:
@@ -211,6 +210,14 @@ class ArrayEncoder:
         self.nbytes = nbytes
         # The datapoint is certain to leave now, so output buffers can be handed over.
         return body, form, shapes, list(map(self._pass_on, data)) if has_output_buffers else data, nbytes
+
+    def _new_kind(self, dp: Any, types: list[type], row: list[Any]) -> DatapointKind:
+        """Return the kind of a datapoint that differs from the last one; `row` has its components."""
+        kind = DatapointKind(dp, types)
+        kind.learn([row[index] for index in kind.array_indexes])
+        if kind.has_plain_keys:  # keys of other types are the user's objects and must not be kept alive
+            self._kind = kind
+        return kind
 
     def _encode_like(self, dp: Any, kind: DatapointKind) -> Any:
         """Fast path: encode a datapoint like the last one, with a single array. Return None if it is not like it."""

@@ -56,7 +56,6 @@ __all__ = [
     "ColumnReader",
     "DatapointKind",
     "Description",
-    "Kinds",
     "Layout",
     "NESTED",
     "NO_ROOM",
@@ -160,21 +159,6 @@ class DatapointKind:
         if len(dp) == len(names) and all(map(is_, dp, names)):
             return True
         return list(dp) == names and list(map(type, dp)) == list(map(type, names))
-
-
-class Kinds:
-    """Cache of the last datapoint kind."""
-
-    def __init__(self) -> None:
-        self.last = DatapointKind([], [])
-
-    def find(self, dp: Any, types: list[type], row: list[Any]) -> DatapointKind:
-        """Return the kind of a datapoint that differs from the last one; `row` has its components."""
-        kind = DatapointKind(dp, types)
-        kind.learn([row[index] for index in kind.array_indexes])
-        if kind.has_plain_keys:  # keys of other types are the user's objects and must not be kept alive
-            self.last = kind
-        return kind
 
 
 # -- Skeletons: many in one buffer -------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from dataflow.transport.message_layout import (
     ColumnWriter,
     DatapointKind,
     Description,
-    Kinds,
     has_padding,
     join,
     load,
@@ -63,10 +62,6 @@ def kind_of(dp):
     return DatapointKind(dp, list(map(type, row_of(dp))))
 
 
-def find(kinds, dp):
-    return kinds.find(dp, list(map(type, row_of(dp))), row_of(dp))
-
-
 @pytest.mark.parametrize(
     ("dp", "arrays", "single", "is_row", "is_simple"),
     [
@@ -103,28 +98,18 @@ def test_the_keys_of_a_dict_are_those_of_its_kind_if_their_types_and_order_are_t
 
 
 def test_what_arrays_are_like_is_learned_unless_each_must_be_inspected():
-    kinds = Kinds()
-    kind = find(kinds, [IMAGE, 7, IMAGE.astype(">f4")])
-    assert kinds.last is kind
+    dp = [IMAGE, 7, IMAGE.astype(">f4")]
+    kind = kind_of(dp)
+    assert kind.learn([dp[0], dp[2]])
     assert kind.last == [(np.dtype("u1"), "|u1", (3, 4), 12), (np.dtype(">f4"), ">f4", (3, 4), 48)]
     assert kind.shapes == [(3, 4), (3, 4)] and kind.form == (kind.gaps, [("|u1", "C"), (">f4", "C")])
     earlier = kind.form
     assert kind.learn([IMAGE[0], IMAGE[0]])
     assert (kind.shapes, kind.form[1]) == ([(4,), (4,)], [("|u1", "C")] * 2) and earlier[1][1] == (">f4", "C")
     for array in (np.array([None]), PADDED):
-        kind = find(kinds, [IMAGE, array])
+        kind = kind_of([IMAGE, array])
         assert not kind.learn([IMAGE, array])
         assert (kind.last, kind.form) == ([(None, None, None, 0)] * 2, (kind.gaps, [("", "C")] * 2))
-
-
-def test_before_the_first_datapoint_the_kind_is_one_without_components():
-    assert Kinds().last.types == []
-
-
-def test_a_kind_with_keys_of_the_users_own_types_is_not_kept():
-    kinds = Kinds()
-    kept = find(kinds, {"a": IMAGE, 2: 1})
-    assert find(kinds, {(1, 2): IMAGE}) is not kept and kinds.last is kept
 
 
 # -- skeletons ---------------------------------------------------------------------------------------------------------
