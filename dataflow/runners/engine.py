@@ -200,8 +200,7 @@ class Engine(Generic[S]):
     | | called by | chunk | issued work | workers |
     |---|---|---|---|---|
     | `release_chunk` | a map, before it reads on | its memory, if all was taken | goes on | go on |
-    | `check_end_of_pass` | a mixture, after its last datapoint | kept for the next pass | goes on | deaths raise |
-    | `end_iteration` | a mixture, after that | kept for the next pass | goes on | go on |
+    | `end_pass` | a mixture, after its last datapoint | kept for the next pass | goes on | go on; deaths raise |
     | `abandon` | an iteration that was left | dropped | discarded | go on |
     | `close` | the user, or a failure | dropped | discarded | stopped |
 
@@ -386,13 +385,8 @@ class Engine(Generic[S]):
         if not operator.length_hint(self._chunk):
             self._finish_chunk()
 
-    def end_iteration(self, generation: object) -> None:
-        """Record that this iteration is over: what its consumer does from now on has to do with other things."""
-        if self.session.generation is generation:
-            self.metrics.end_iteration()
-
-    def check_end_of_pass(self, generation: object) -> None:
-        """Check the workers at the end of a complete pass: a death that no restart covers is raised.
+    def end_pass(self, generation: object) -> None:
+        """End a complete pass of a mixture, after its last datapoint: a death that no restart covers is raised.
 
         `chunk` does so itself before it returns None. No-op if a later iteration took over, or the flow was closed.
 
@@ -405,6 +399,7 @@ class Engine(Generic[S]):
                 if self.session.generation is not generation or self.session.closed:
                     return
                 if supervisor.num_unreported_ends <= supervisor.restarts_left:
+                    self.metrics.end_iteration()
                     return  # what follows belongs to the next pass, exceptions included
                 # The rest of the chunk belongs to the next pass: it must not delay the error about the dead worker.
                 rest, self._chunk = self._chunk, iter(())

@@ -315,8 +315,7 @@ class Runner(WorkerNode[T_co]):
                     step = max(1, int(here * _STEP_SECONDS / took))
                 elif here == step:
                     step = min(2 * step, _LONGEST_STEP)
-            engine.check_end_of_pass(generation)
-            engine.end_iteration(generation)
+            engine.end_pass(generation)
         finally:
             if engine.session.failed:  # no call: it may be dropped after a break, or as the interpreter ends
                 state_of(self).settle()

@@ -417,9 +417,9 @@ def test_a_forked_process_looks_after_no_worker_of_its_parent(monkeypatch):
         stage.workers[0].code = -9
         with monkeypatch.context() as patched:
             patched.setattr(os, "getpid", lambda: -1)
-            stage.engine.check_end_of_pass(generation)
+            stage.engine.end_pass(generation)
         with pytest.raises(WorkerDied):
-            stage.engine.check_end_of_pass(generation)
+            stage.engine.end_pass(generation)
 
 
 def test_a_forked_process_neither_takes_nor_closes(monkeypatch):
