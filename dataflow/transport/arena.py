@@ -628,13 +628,13 @@ class ArenaWriter:
     """The worker's end: takes blocks, fills them and returns idle pages. Thread-safe within the worker."""
 
     def __init__(self, arena: Arena) -> None:
-        self.memory = self._memory = arena.open_memory()
-        self._statuses = self._memory.statuses
+        self.memory = arena.open_memory()
+        self._statuses = self.memory.statuses
         self._memory_limit = arena._memory_limit
         self._worker = arena._worker
         self._pid = os.getpid()
         self._limit = self._memory_limit.limit
-        classes = self._memory.classes
+        classes = self.memory.classes
         by_size = [classes[max(0, bits - _SMALLEST_CLASS)] for bits in range((self._limit - 1).bit_length() + 1)]
         # Begin and end of the status bytes of each class, by the logarithm of the bytes to be held.
         self._status_ranges = [
@@ -660,7 +660,7 @@ class ArenaWriter:
             block, touched = self._touched.get(status, (None, 0))
             if block is None:
                 block = Block(status, block_class.start + (status - first) * block_class.size, block_class.size)
-                block.memory, block.at = self._memory.at(block.start)
+                block.memory, block.at = self.memory.at(block.start)
             if touched < nbytes and not self._touch(block, nbytes):
                 return None
             statuses[status] = 1
@@ -710,7 +710,7 @@ class ArenaWriter:
 
     def view(self, block: Block, shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C") -> NDArray[Any]:
         """The block as an array."""
-        memory, at = self._memory.at(block.start)
+        memory, at = self.memory.at(block.start)
         return np.ndarray(shape, dtype, memory, at, order=order)
 
     def output_buffer(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -724,7 +724,7 @@ class ArenaWriter:
             return np.empty(shape, dtype)
         base = Base(shape, dtype, block.memory, block.at)
         base.block = block
-        lease = Lease(base, self._drop_output_buffer)
+        lease = Lease(base, self._drop_output_buffer)  # a plain reference with a `partial` takes 10 % longer
         lease.status = block.status
         self._output_buffers[block.status] = lease
         return base.view(np.ndarray)
