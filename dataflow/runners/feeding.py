@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from itertools import count, islice
+from itertools import islice
 from typing import Any, Final
 
 from dataflow.errors import TimeoutError
@@ -29,20 +29,15 @@ from dataflow.runners.schedules import MapTasks
 from dataflow.transport.message_layout import NO_ROOM
 from dataflow.transport.task_queue import PlainEncoder
 
-__all__ = ["Feeder", "SourceReader", "one_pass", "passes_from"]
+__all__ = ["Feeder", "SourceReader", "passes_of"]
 
 
 # -- Reader of the input -----------------------------------------------------------------------------------------------
 
 
-def one_pass(ds: DataFlow, p: int, stream: Stream) -> Iterator[Iterator[Any]]:
-    """Pass `p` alone."""
-    yield ds._df_run_pass(p, stream)
-
-
-def passes_from(ds: DataFlow, p: int, stream: Stream) -> Iterator[Iterator[Any]]:
-    """Pass `p`, and all that follow it."""
-    return (ds._df_run_pass(q, stream) for q in count(p))
+def passes_of(ds: DataFlow, numbers: Iterable[int], stream: Stream) -> Iterator[Iterator[Any]]:
+    """The passes with these numbers, each of which begins when it is asked for."""
+    return (ds._df_run_pass(p, stream) for p in numbers)
 
 
 class SourceReader:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, tee
+from itertools import chain, count, tee
 from typing import Any, Final, Literal, SupportsIndex, Unpack, overload
 
 import numpy as np
@@ -25,7 +25,7 @@ from dataflow.protocol.seeding import Rng, Stream
 from dataflow.protocol.state import Drops, FirstCalls, Taken, state_of
 from dataflow.runners.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
 from dataflow.runners.engine import Engine
-from dataflow.runners.feeding import Feeder, SourceReader, one_pass, passes_from
+from dataflow.runners.feeding import Feeder, SourceReader, passes_of
 from dataflow.runners.jobs import Apply, TaskInput
 from dataflow.runners.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.runners.schedules import MapTasks
@@ -234,7 +234,7 @@ class ParallelMap(WorkerNode[T_co]):
         generation = engine.begin_pass(partial(engine.schedule.begin_pass, first))
         if not self._reads_by_index:
             stream, taken = reading_ahead(self, stream, self.options.owner)
-            source = SourceReader(map(self._watched(), one_pass(self.ds, p, stream)), waits=self.ds._df_waits)
+            source = SourceReader(map(self._watched(), passes_of(self.ds, [p], stream)), waits=self.ds._df_waits)
         else:
             # A datapoint dropped below keeps its position, so what is drawn for later ones does not change.
             state_of(self).continued.require_same_weights(stream, self)
@@ -257,7 +257,7 @@ class ParallelMap(WorkerNode[T_co]):
         below = self.ds._df_waits
 
         def read_from(p: int) -> SourceReader:
-            return SourceReader(map(self._watched(), passes_from(self.ds, p, stream)), waits=below)
+            return SourceReader(map(self._watched(), passes_of(self.ds, count(p), stream)), waits=below)
 
         source = self._df_continued_by(read_from, stream)
         engine: Engine[MapTasks] = self._df_engine_at(stream)

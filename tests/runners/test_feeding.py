@@ -7,7 +7,7 @@ import pytest
 
 from dataflow import DataFlow, DataFromGenerator, MultiThreadMapData
 from dataflow.protocol.seeding import Stream
-from dataflow.runners.feeding import SourceReader, one_pass, passes_from
+from dataflow.runners.feeding import SourceReader, passes_of
 from dataflow.transport.message_layout import NO_ROOM
 
 STREAM = Stream(5, ())
@@ -68,7 +68,7 @@ def test_what_cannot_be_encoded_so_is_given_as_it_is():
 
 def test_the_next_pass_begins_when_something_of_it_is_asked_for():
     df = Passes([1, 2], [3], [])
-    reading = SourceReader(passes_from(df, 0, STREAM))
+    reading = SourceReader(passes_of(df, itertools.count(), STREAM))
     assert df.begun == 0
     assert read(reading) == (NO_ROOM, ["1", "2"]) and df.begun == 1
     assert read(reading) == (NO_ROOM, ["3"]) and df.begun == 2
@@ -77,14 +77,14 @@ def test_the_next_pass_begins_when_something_of_it_is_asked_for():
 
 def test_after_an_empty_pass_there_is_no_other():
     df = Passes([1], [], [2])
-    reading = SourceReader(passes_from(df, 0, STREAM))
+    reading = SourceReader(passes_of(df, itertools.count(), STREAM))
     assert [read(source)[1] for source in itertools.islice(reading, 9)] == [["1"], []]
     assert read(reading) == (NO_ROOM, []) and df.begun == 2
 
 
 def test_one_pass_is_one():
     df = Passes([1], [2])
-    assert [text for source in SourceReader(one_pass(df, 0, STREAM)) for text in read(source)[1]] == ["1"]
+    assert [text for source in SourceReader(passes_of(df, [0], STREAM)) for text in read(source)[1]] == ["1"]
 
 
 def test_after_an_exception_it_is_over():
