@@ -296,6 +296,11 @@ class SharedTaskQueue:
         max_bytes: Limit for all tasks together.
         largest: Maximum bytes of one datapoint; it may exceed `max_bytes` if it is alone.
         direction: How everything but arrays is pickled.
+
+    Attributes:
+        ownership: Which worker has taken which task.
+        base: What is added to the number of a task in its mark.
+        writer: The consumer's end of the arena; None while the queue is not open.
     """
 
     def __init__(self, max_bytes: int, largest: int = _LARGEST_BYTES, *, direction: Direction | None = None) -> None:
@@ -304,17 +309,17 @@ class SharedTaskQueue:
         self._file = ArenaFile(self._memory_limit)
         self._arena = self._file.new_arena(0)
         self.ownership = TaskOwnership()
-        self._base = secrets.randbits(_BASE_BITS)
+        self.base = secrets.randbits(_BASE_BITS)
         self._read, self._write = pipe()
-        self._writer: _RecordingWriter | None = None  # None while the queue is not open
+        self.writer: _RecordingWriter | None = None
         self._tokens: deque[bytes] = deque()  # for which the pipe had no room yet
 
     def port(self, worker: int) -> _SharedPort:
-        return _SharedPort(worker, self._arena, self.ownership, self._read, self._base)
+        return _SharedPort(worker, self._arena, self.ownership, self._read, self.base)
 
     def open(self) -> None:
-        self._writer = _RecordingWriter(self._arena)
-        self._encoder = ArrayEncoder(self._writer, self._direction)
+        self.writer = _RecordingWriter(self._arena)
+        self._encoder = ArrayEncoder(self.writer, self._direction)
         os.set_blocking(self._write.fd, False)
 
     def let_take(self, num_workers: int) -> None:
@@ -341,12 +346,12 @@ class SharedTaskQueue:
     def put(
         self, number: int, first: int, encoded: Sequence[Any], *, is_only_task: bool, hold: bool = False
     ) -> _SharedQueuedTask | None:
-        writer = self._writer
+        writer = self.writer
         assert writer is not None, "tasks are put after the task queue was opened"
         self._memory_limit.is_only_task = is_only_task
         before = len(writer.taken)
         frames, _ = self._encoder.join(encoded)
-        words = array("Q", [self._base + number, first, 0, WHOLE, len(frames), *map(len, frames)])
+        words = array("Q", [self.base + number, first, 0, WHOLE, len(frames), *map(len, frames)])
         block = writer.write(b"".join([words, *frames]))
         if block is None:
             for unused in writer.taken[before:]:
@@ -359,37 +364,9 @@ class SharedTaskQueue:
         return queued
 
     def drop(self) -> None:
-        if self._writer is not None:
-            self.free(self._writer.taken)
-            self._writer.taken = []
-
-    def withdraw(self, start: int, blocks: Sequence[Block]) -> None:
-        """Make the task at `start` unavailable, and free its blocks. No-op after a close."""
-        if self._writer is not None:
-            words, at = _words_at(self._writer.memory, start)
-            words[at + _MARK] = _NO_TASK  # before the memory is reused
-            self.free(blocks)
-
-    def read(self, place: int) -> Sequence[Any]:
-        """Read the datapoints of the task at `place`."""
-        assert self._writer is not None, "the queue is open"
-        words, at = _words_at(self._writer.memory, place)
-        return ArrayDecoder((_Copies(self._writer),)).decode(0, _SharedTaskReader._frames(words, at))
-
-    def renumber(self, place: int, number: int, start: int, stop: int) -> None:
-        """Ask for a part of the task at `place`, under another number. No-op after a close."""
-        if self._writer is not None:
-            words, at = _words_at(self._writer.memory, place)
-            words[at + _MARK] = _NO_TASK  # a worker that reads it meanwhile skips it
-            words[at + _START], words[at + _STOP] = start, stop
-            words[at + _MARK] = self._base + number  # after the part: a worker that reads this mark reads its part
-            self.ownership.add_asked(number, place)
-
-    def free(self, blocks: Sequence[Block]) -> None:
-        """Free blocks that are no longer read. No-op after a close."""
-        if self._writer is not None:
-            for block in list(blocks):
-                self._writer.give_back(block)
+        if self.writer is not None:
+            for block in list(self.writer.taken):
+                self.writer.give_back(block)
 
     def post(self, token: bytes) -> None:
         """Write a token into the pipe, as soon as there is room for it."""
@@ -398,8 +375,8 @@ class SharedTaskQueue:
 
     def pump(self) -> None:
         self._write_tokens()
-        if self._writer is not None:
-            self._writer.tidy()
+        if self.writer is not None:
+            self.writer.tidy()
 
     def _write_tokens(self) -> None:
         try:
@@ -416,8 +393,8 @@ class SharedTaskQueue:
     def close(self) -> None:
         self.stop()
         self._read.close()
-        if self._writer is not None:
-            self._writer = None
+        if self.writer is not None:
+            self.writer = None
             del self._encoder
         self.ownership.close()
         self._file.close()
@@ -464,14 +441,30 @@ class _SharedQueuedTask:
         self._task_queue.post(self._token)
 
     def datapoints(self) -> Sequence[Any]:
-        return self._task_queue.read(self._start)
+        writer = self._task_queue.writer
+        assert writer is not None, "the queue is open"
+        frames = _SharedTaskReader._frames(*_words_at(writer.memory, self._start))
+        return ArrayDecoder((_Copies(writer),)).decode(0, frames)
 
     def ask(self, number: int, start: int, stop: int) -> None:
+        task_queue = self._task_queue
+        if task_queue.writer is None:  # it was closed
+            return
         self._number, self._token = number, _TOKEN.pack(number, self._start)
-        self._task_queue.ownership.free(number)
-        self._task_queue.renumber(self._start, number, start, stop)
+        task_queue.ownership.free(number)
+        words, at = _words_at(task_queue.writer.memory, self._start)
+        words[at + _MARK] = _NO_TASK  # a worker that reads it meanwhile skips it
+        words[at + _START], words[at + _STOP] = start, stop
+        words[at + _MARK] = task_queue.base + number  # after the part: a worker that reads this mark reads its part
+        task_queue.ownership.add_asked(number, self._start)
         self.put_back()
 
     def discard(self) -> None:
-        self._task_queue.withdraw(self._start, self._blocks)
+        writer = self._task_queue.writer
+        if writer is None:  # it was closed
+            return
+        words, at = _words_at(writer.memory, self._start)
+        words[at + _MARK] = _NO_TASK  # before the memory is reused
+        for block in self._blocks:
+            writer.give_back(block)
         self._blocks = ()

@@ -47,7 +47,7 @@ def blocks_in_use(df):
     gc.collect()
     engine = state_of(df).resource
     task_queue, codec = engine._plan.schedule.task_queue, engine._plan.codec
-    memories = [task_queue._writer.memory, *(reader._memory for reader in codec._readers)]
+    memories = [task_queue.writer.memory, *(reader._memory for reader in codec._readers)]
     return [sum(map(bool, memory.statuses[:])) for memory in memories]
 
 

@@ -221,7 +221,7 @@ def test_a_token_that_went_with_its_worker_is_written_once_more():
 def test_all_memory_is_free_when_all_is_done():
     stage = Stage("shared")
     tasks = [stage.put(k, [np.full(30_000, k), np.zeros(9), "text"]) for k in range(3)]
-    in_use = lambda: sum(stage.task_queue._writer.memory.statuses[:])  # noqa: E731
+    in_use = lambda: sum(stage.task_queue.writer.memory.statuses[:])  # noqa: E731
     assert in_use() >= 6
     for k, queued in enumerate(tasks):
         stage.receive(k % 2)
@@ -307,9 +307,7 @@ def test_a_queue_that_was_closed_does_nothing_more():
     task_queue = stage.task_queue
     task_queue.close()
     queued.discard()
-    task_queue.renumber(0, 2, 0, 1)
-    task_queue.withdraw(0, ())
-    task_queue.free(())
+    queued.ask(2, 0, 1)
     task_queue.drop()
     task_queue.pump()
 
