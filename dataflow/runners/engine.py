@@ -41,8 +41,9 @@ from dataflow.errors import TooManyFailures, WorkerDied, WorkerTraceback
 from dataflow.observe.observer import RunnerMetrics
 from dataflow.protocol.failures import Failure, Tolerance
 from dataflow.protocol.seeding import Stream
+from dataflow.runners.backends import Links
 from dataflow.runners.schedules import NOT_WANTED, EndedItem, ItemEnd, Schedule
-from dataflow.runners.supervisor import Death, DiedError, Supervisor
+from dataflow.runners.supervisor import Death, Supervisor
 from dataflow.runners.worker_main import WorkerSpec
 from dataflow.system.cleanup import close_at_exit
 from dataflow.system.interrupts import signals_deferred
@@ -50,7 +51,6 @@ from dataflow.system.machine import processor_times
 from dataflow.system.session import Session
 from dataflow.system.worker_errors import (
     LostWorker,
-    died,
     ended_twice,
     ends_of_item,
     how_it_ended,
@@ -59,16 +59,13 @@ from dataflow.system.worker_errors import (
     unreadable,
 )
 from dataflow.system.worker_pool import Worker
-from dataflow.transport.codec import Codec, Undecodable
-from dataflow.transport.flow_control import Credit
-from dataflow.transport.messages import DATA_KINDS, RESULT_KINDS, Channel, Kind, Message, Port
+from dataflow.transport.codec import Undecodable
+from dataflow.transport.messages import DATA_KINDS, RESULT_KINDS, Kind, Message, Port
 from dataflow.transport.worker_counters import WorkerActivity
 
 if TYPE_CHECKING:
     from dataflow.runners.item_watch import LateWorkers
     from dataflow.runners.scaling import Scaling, WorkerCount
-    from dataflow.system.stacks import StackFile
-    from dataflow.transport.turns import Jobserver
 
 __all__ = ["Engine", "Plan", "WaitTimer"]
 
@@ -85,36 +82,28 @@ class Plan(Generic[S]):
     Attributes:
         owner: Name of the runner's class, for messages.
         stream: The place in the chain of nodes.
-        channel: How messages move.
-        codec: How the consumer decodes them.
-        credit: Flow control of the workers.
+        links: What lies between the consumer and its workers.
         specs: The worker spec of each worker.
         start: Creates one worker.
         schedule: Holds datapoints until they are handed out.
         max_restarts: How many workers that died are replaced.
         tolerance: Failure budget for the single items that workers report as failed.
-        died: Makes the error for a worker that ended without an exception.
         worker_count: Decides how many workers get work; None if all do.
         num_reserved: How many workers, the last ones, are started only when they get work.
         item_timeout: Seconds that a worker may spend on one datapoint; None for no limit.
-        stacks: Where workers write their stacks when they are asked; None if they cannot.
     """
 
     owner: str
     stream: Stream
-    channel: Channel
-    codec: Codec
-    credit: Credit
+    links: Links
     specs: list[WorkerSpec]
     start: Callable[[WorkerSpec], Worker]
     schedule: S
     max_restarts: int = 0
     tolerance: Tolerance = field(default_factory=lambda: Tolerance("", None))
-    died: DiedError = died
     worker_count: WorkerCount | None = None
     num_reserved: int = 0
     item_timeout: float | None = None
-    stacks: StackFile | None = None
 
     def successor(self, worker: int, port: Port) -> Callable[[], Worker]:
         """Return the function that creates a worker which is started later, or the successor of one that has died.
@@ -122,21 +111,23 @@ class Plan(Generic[S]):
         The dead worker has sent everything that it will send. The new one gets new memory: what the dead one left half
         done there is gone with the old. Its counters continue with the last values received from the dead worker.
         """
-        self.codec.renew(worker)
-        self.credit.clear_item(worker)
-        self.specs[worker] = replace(self.specs[worker], port=port, encoder=self.codec.port(worker))
+        codec = self.links.codec
+        codec.renew(worker)
+        self.links.credit.clear_item(worker)
+        self.specs[worker] = replace(self.specs[worker], port=port, encoder=codec.port(worker))
         return partial(self.start, self.specs[worker])
 
     def stop(self) -> None:
         """Request the workers to stop."""
-        self.credit.stop()
+        self.links.credit.stop()
         self.schedule.stop()
 
     def close(self) -> None:
         """Release everything that the consumer holds. Idempotent."""
+        links = self.links
         with ExitStack() as last:  # closes all, even if one of them raises
             # The last one first: results that were not handed out go before the memory that they are in.
-            for end in (self.credit, self.codec, self.schedule, self.channel, self.stacks):
+            for end in (links.credit, links.codec, self.schedule, links.channel, links.stacks):
                 if end is not None:
                     last.callback(end.close)
 
@@ -209,6 +200,7 @@ class Engine(Generic[S]):
         stream: The place in the chain of nodes for which the workers were started.
         session: Which process and which iteration may use the engine.
         metrics: Where the time goes.
+        jobserver: Says which workers work, if they take turns.
         lock: Held for every step.
         is_free: Whether no pass is under way.
     """
@@ -217,13 +209,16 @@ class Engine(Generic[S]):
     _inherited: ClassVar[list[Engine[Any]]] = []
 
     def __init__(self, plan: Plan[S]) -> None:
+        links = plan.links
         self._plan = plan
+        self._credit = links.credit
+        self.jobserver = links.credit.jobserver
         self.schedule = plan.schedule
         self.stream = plan.stream
         self.session = Session(plan.owner)
         first = plan.specs[: len(plan.specs) - plan.num_reserved]
-        self.metrics = RunnerMetrics(plan.credit.counters_of, len(first), plan.codec.bytes_in_use)
-        self.metrics.take_turns = plan.credit.jobserver is not None
+        self.metrics = RunnerMetrics(links.credit.counters_of, len(first), links.codec.bytes_in_use)
+        self.metrics.take_turns = self.jobserver is not None
         self.lock = threading.RLock()
         self.is_free = True
         self._chunk: Iterator[Any] = iter(())  # datapoints received and not yet handed out
@@ -236,12 +231,12 @@ class Engine(Generic[S]):
             undo.callback(plan.close)
             self._supervisor = Supervisor(
                 plan.owner,
-                plan.channel,
+                links.channel,
                 [partial(plan.start, spec) for spec in first],
                 request_stop=plan.stop,
                 successor=plan.successor,
                 max_restarts=plan.max_restarts,
-                died=plan.died,
+                died=links.died,
                 num_reserved=plan.num_reserved,
             )
             undo.callback(self._supervisor.stop)
@@ -249,7 +244,7 @@ class Engine(Generic[S]):
             if plan.item_timeout is not None:
                 from dataflow.runners.item_watch import LateWorkers
 
-                self._late = LateWorkers(plan.item_timeout, self._supervisor, plan.credit, plan.stacks)
+                self._late = LateWorkers(plan.item_timeout, self._supervisor, links.credit, links.stacks)
             plan.schedule.open()
             self._scaling: Scaling | None = None  # None if all workers get work
             if plan.worker_count is not None:
@@ -257,8 +252,8 @@ class Engine(Generic[S]):
 
                 self._scaling = Scaling(plan.worker_count, self.metrics, self._processor_times)
                 self._set_workers(plan.worker_count.num)
-            plan.credit.started()  # now that the workers know which of them get work
-            self._decoder = plan.codec.open_decoder()
+            links.credit.started()  # now that the workers know which of them get work
+            self._decoder = links.codec.open_decoder()
             close_at_exit(self)
             _engines.add(self)
             undo.pop_all()
@@ -272,11 +267,6 @@ class Engine(Generic[S]):
     def tolerance(self) -> Tolerance:
         """The failure budget of its workers."""
         return self._plan.tolerance
-
-    @property
-    def jobserver(self) -> Jobserver | None:
-        """Says which workers work, if they take turns."""
-        return self._plan.credit.jobserver
 
     # -- iterations ----------------------------------------------------------------------------------------------------
 
@@ -374,10 +364,10 @@ class Engine(Generic[S]):
                 if ready is not None or not (progressed or wait):  # everything was dropped: there is room for more
                     return self._chunk
                 if not progressed:
-                    self._plan.credit.idle()
+                    self._credit.idle()
                     silent = not supervisor.wait(min(_POLL, timeout or _POLL))
-                    if silent:
-                        self._plan.credit.waited_in_vain()
+                    if silent and self.jobserver is not None:
+                        self.jobserver.lend()
                     metrics.waiting += time.monotonic() - began
 
     def release_chunk(self) -> None:
@@ -476,7 +466,7 @@ class Engine(Generic[S]):
         elif message.kind is Kind.ERROR:
             self._pending_error = plan.tolerance.complete(self._decoder.decode_failure(body))
         elif message.kind is Kind.REPORT:
-            plan.credit.report_received(message.worker)
+            self._credit.report_received(message.worker)
             self._pending_error = plan.tolerance.process_report(self._decoder.decode_report(body))
         elif message.kind is Kind.LATE:
             assert self._late is not None, "a worker watches itself only with item_timeout"
@@ -502,7 +492,7 @@ class Engine(Generic[S]):
                 position = self._supervisor.states.received[worker] - message.count + len(datapoints)
                 error = unreadable(self._plan.owner, worker, len(self._plan.specs), position, broken)
             # Credit is granted as a chunk begins: the worker continues while the consumer takes the chunk.
-            self._plan.credit.grant(worker, message.count, message.nbytes, message.queued)
+            self._credit.grant(worker, message.count, message.nbytes, message.queued)
             self._outstanding.append((worker, message.count))
         elif message.kind is Kind.TASK_FAILED:
             error = self._decoder.decode_failure(message.body)
@@ -516,7 +506,7 @@ class Engine(Generic[S]):
         """
         next(self._chunk, None)  # an exhausted list iterator releases its list, and so the arrays in it
         while self._outstanding:
-            self._plan.credit.done(*self._outstanding.pop())
+            self._credit.done(*self._outstanding.pop())
         self.schedule.handed_out()
 
     def _check_workers(self, now: float) -> None:
@@ -551,7 +541,8 @@ class Engine(Generic[S]):
             self.schedule.replaced(worker)  # before its successor, under the same index, takes tasks
             self._supervisor.restart(worker, error)
             self.metrics.restarts += 1
-            self._plan.credit.replaced()
+            if self.jobserver is not None:
+                self.jobserver.replace()
             self._outstanding = [(whose, count) for whose, count in self._outstanding if whose != worker]
             return
         if self._scaling is not None:  # all that are left may have to do the work

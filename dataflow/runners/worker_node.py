@@ -348,19 +348,15 @@ class WorkerNode(ProxyDataFlow[T_co]):
         return Plan(
             options.owner,
             stream,
-            links.channel,
-            links.codec,
-            links.credit,
+            links,
             specs,
             start,
             self._df_schedule(links, stream),
             options.max_restarts,
             tolerance,
-            links.died,
             self._df_worker_count(links),
             n - 1 if options.adapts else 0,
             options.item_timeout,
-            links.stacks,
         )
 
     def _df_worker_count(self, links: Links) -> WorkerCount | None:

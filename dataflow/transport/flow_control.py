@@ -159,16 +159,6 @@ class Credit:
         """Record that `worker` has died: its successor, which is about to be started, makes nothing yet."""
         self._counters.words[_start_of(worker) + _ITEM] = 0
 
-    def replaced(self) -> None:
-        """Record that a worker has died and is replaced."""
-        if self.jobserver is not None:
-            self.jobserver.replace()
-
-    def waited_in_vain(self) -> None:
-        """Record that the consumer has waited for a while, and nothing has come."""
-        if self.jobserver is not None:
-            self.jobserver.lend()
-
     def close(self) -> None:
         """Close the descriptors. Idempotent."""
         self._counters.close()

@@ -2,11 +2,13 @@
 
 import os
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from dataflow.errors import DataFlowTerminated, NotReentrant, TimeoutError, WorkerDied
 from dataflow.protocol.seeding import Stream
+from dataflow.runners.backends import Links
 from dataflow.runners.engine import Engine, Plan
 from dataflow.runners.schedules import MixedSchedule
 from dataflow.system import worker_pool
@@ -25,7 +27,8 @@ def short_grace(monkeypatch):
 
 
 def plan_of(channel, credit, num, start):
-    return Plan("Runner", Stream(0), channel, ObjectCodec(), credit, range(num), start, MixedSchedule())
+    links = Links(channel, ObjectCodec(), credit, None)
+    return Plan("Runner", Stream(0), links, range(num), start, MixedSchedule())
 
 
 class Stage:
@@ -370,6 +373,24 @@ def test_an_interrupt_while_it_looks_in_the_middle_of_a_chunk_ends_the_run_too()
             wait_until(lambda: stage.engine.chunk(generation, LIMIT) is None, LIMIT, "the workers are not checked")
         with pytest.raises(DataFlowTerminated, match="KeyboardInterrupt"):
             stage.engine.take_over()
+
+
+def test_a_token_is_lent_while_nothing_comes_and_one_is_added_for_a_worker_that_is_replaced(monkeypatch):
+    tokens = []
+    with Stage(num=2) as stage:
+        stage.engine.jobserver = SimpleNamespace(
+            lend=lambda: tokens.append("lent"), replace=lambda: tokens.append("added")
+        )
+        generation = stage.engine.take_over()
+        with pytest.raises(TimeoutError):
+            stage.take(generation, 0.05)
+        assert set(tokens) == {"lent"}
+        stage.engine._supervisor.restarts_left = 1
+        monkeypatch.setattr(stage.engine._supervisor, "restart", lambda worker, error: None)
+        stage.workers[0].code = -9
+        with pytest.raises(TimeoutError):
+            stage.take(generation, 0.5)
+        assert tokens.count("added") == 1
 
 
 def test_if_the_consumers_end_cannot_be_opened_the_workers_are_ended():

@@ -46,7 +46,7 @@ def blocks_in_use(df):
     """Of the arena of tasks, and of those of the workers: how many blocks are not free."""
     gc.collect()
     engine = state_of(df).resource
-    task_queue, codec = engine._plan.schedule.task_queue, engine._plan.codec
+    task_queue, codec = engine._plan.schedule.task_queue, engine._plan.links.codec
     memories = [task_queue.writer.memory, *(reader._memory for reader in codec._readers)]
     return [sum(map(bool, memory.statuses[:])) for memory in memories]
 

@@ -411,9 +411,9 @@ def test_a_jobserver_is_told_what_the_consumer_sees():
 
     for jobserver in (None, FakeJobserver()):
         credit = Credit(3, shared=False, jobserver=jobserver)
-        for method in (credit.started, credit.replaced, credit.waited_in_vain, credit.stop, credit.close):
+        for method in (credit.started, credit.stop, credit.close):
             method()
-    assert told == [("begin",), ("replace",), ("lend",), ("stop", 3), ("close",)]
+    assert told == [("begin",), ("stop", 3), ("close",)]
 
 
 @pytest.mark.parametrize("shared", [True, False])
