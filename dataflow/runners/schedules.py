@@ -241,8 +241,7 @@ class EndedItem:
 class _TaskResults:
     """The results of a task."""
 
-    results: list[Any] | None  # None: handed out, and only the error is left
-    error: BaseException | None
+    parts: list[list[Any] | BaseException]  # not handed out so far: its datapoints, and an error after them
     count: int  # datapoints that were asked for
 
 
@@ -422,13 +421,11 @@ class TaskSchedule(Schedule):
         done = self._done.get(order)
         if done is None:
             return None
-        if done.results is not None:
-            results, done.results = done.results, None
-            if done.error is None:
-                self._handing_out(order)
-            return results
-        self._handing_out(order)
-        return done.error
+        part = done.parts.pop(0)
+        if not done.parts:
+            self._being_handed_out = self._done.pop(order).count
+            self._due = order + 1
+        return part
 
     def take_unfinished(self) -> list[Any]:
         """Take out what has come of tasks that are not done; with `ordered`, of the one whose turn it is."""
@@ -449,10 +446,6 @@ class TaskSchedule(Schedule):
             self.has_dropped = True
         return kept
 
-    def _handing_out(self, order: int) -> None:
-        self._being_handed_out = self._done.pop(order).count
-        self._due = order + 1
-
     def handed_out(self) -> None:
         self.under_way -= self._being_handed_out
         self._being_handed_out = 0
@@ -464,8 +457,8 @@ class TaskSchedule(Schedule):
     def _finish(self, number: int, results: Sequence[Any], error: BaseException | None) -> None:
         task = self.issued.pop(number)
         task.queued.discard()
-        left = results[task.num_taken :] if task.num_taken else results
-        self._done[task.order] = _TaskResults(self._kept(left), error, task.count)
+        left = self._kept(results[task.num_taken :] if task.num_taken else results)
+        self._done[task.order] = _TaskResults([left] if error is None else [left, error], task.count)
 
     def adapt(self, pace: float) -> None:
         took = pace * self.per_task
