@@ -13,6 +13,7 @@ from dataflow.protocol.base import DataFlow, T_co, T_in
 from dataflow.protocol.datapoint import empty
 from dataflow.protocol.failures import Failure
 from dataflow.protocol.parameters import flag, function, whole_number
+from dataflow.protocol.pauses import pausing
 from dataflow.protocol.seeding import Rng, Stream
 from dataflow.runners.backends import ProcessBackend
 from dataflow.runners.jobs import Apply, ApplyAndBatch, TaskInput
@@ -141,13 +142,9 @@ class MultiProcessMapAndBatchDataZMQ(BatchData[T_co]):
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if not self._mapped.num_workers:
             return super()._df_run_pass(p, stream)
-        return regroup(
-            self._df_input(p, stream),
-            self.batch_size,
-            remainder=self.remainder,
-            use_list=self.use_list,
-            waits=self._df_waits,
-        )
+        waits, results = self._df_waits, self._df_input(p, stream)
+        batches = regroup(results, self.batch_size, remainder=self.remainder, use_list=self.use_list, waits=waits)
+        return pausing(batches, waits)
 
     @property
     def failures(self) -> list[Failure]:

@@ -29,7 +29,7 @@ from dataflow.runners.feeding import Feeder, SourceReader, passes_of
 from dataflow.runners.jobs import Apply, TaskInput
 from dataflow.runners.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.runners.schedules import MapTasks
-from dataflow.runners.worker_node import UNBOUNDED, WorkerNode, is_consecutive, until_over
+from dataflow.runners.worker_node import UNBOUNDED, WorkerNode, is_consecutive
 from dataflow.transforms.applying import keeps_positions
 from dataflow.transforms.augmenting import RandomMapData
 from dataflow.transforms.grouping import MemoryWatch, may_reuse_memory
@@ -220,9 +220,8 @@ class ParallelMap(WorkerNode[T_co]):
             return None  # positions that are not consecutive are paired with datapoints by ordered maps only
         generation = engine.begin_pass(partial(engine.schedule.begin_pass, first, holes=True))
         feeder = Feeder(engine, generation, SourceReader([self._watched()(datapoints)], waits=waits_below))
-        waits = self._df_waits
-        chunks = feeder.chunks(self.options.timeout, waits)
-        return until_over(chunks, engine, generation, state_of(self), self, waits=waits)
+        chunks = feeder.chunks(self.options.timeout, self._df_waits)
+        return self._df_steps_of_pass(chunks, engine, generation, self)
 
     def _df_strict_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self.num_workers == 0:
@@ -241,9 +240,8 @@ class ParallelMap(WorkerNode[T_co]):
             length = None if self.ds._df_endless else self.ds._df_num_from(stream.begin)
             blocks = onwards(first, _BLOCK) if length is None else consecutive(first, first + length)
             source = SourceReader([self._watched()(self.ds._df_at(blocks, stream))], waits=self.ds._df_waits)
-        waits, held = self._df_waits, None if self.ds._df_endless else self
-        chunks = Feeder(engine, generation, source).chunks(self.options.timeout, waits)
-        return until_over(chunks, engine, generation, state_of(self), held, taken, waits=waits)
+        chunks = Feeder(engine, generation, source).chunks(self.options.timeout, self._df_waits)
+        return self._df_steps_of_pass(chunks, engine, generation, None if self.ds._df_endless else self, taken)
 
     @property
     def _reads_by_index(self) -> bool:
@@ -268,7 +266,7 @@ class ParallelMap(WorkerNode[T_co]):
         return pausing(self._datapoints(engine, chunks, waits), waits)
 
     def _datapoints(self, engine: Engine[MapTasks], chunks: Iterator[Iterator[Any]], waits: bool) -> Iterator[Any]:
-        """Yield the datapoints of one pass. A generator, so that several threads may step it, as `until_over`."""
+        """Yield the datapoints of one pass. A generator, so that several threads may step it, as in a strict pass."""
         try:
             while True:
                 try:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from dataflow.protocol.datapoint import components, is_datapoint, stack
-from dataflow.protocol.pauses import Pause, pausing, resumed
+from dataflow.protocol.pauses import Pause, resumed
 
 __all__ = ["WorkerBatch", "pieces", "regroup", "stacks_evenly"]
 
@@ -63,12 +63,8 @@ def regroup(results: Iterator[Any], batch_size: int, *, remainder: bool, use_lis
         batch_size: Datapoints per batch.
         remainder: Whether the last batch may be shorter.
         use_list: Whether components of batches are lists.
-        waits: Whether a step of `results` may raise `TimeoutError`, and continues after it.
+        waits: Whether a step of `results` may raise `TimeoutError`, and continues after it; for `pausing`.
     """
-    return pausing(_batches(results, batch_size, remainder, use_list, waits), waits)
-
-
-def _batches(results: Iterator[Any], batch_size: int, remainder: bool, use_list: bool, waits: bool) -> Iterator[Any]:
     left: list[Any] = []  # fewer than a batch
     for result in resumed(results, True) if waits else results:
         if type(result) is Pause:

@@ -32,7 +32,7 @@ from dataflow.runners.engine import Engine
 from dataflow.runners.jobs import Address, Job, Produce, WholePasses
 from dataflow.runners.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.runners.schedules import IndexRanges, MixedSchedule, OnePass, Schedule
-from dataflow.runners.worker_node import UNBOUNDED, WorkerNode, is_consecutive, until_over
+from dataflow.runners.worker_node import UNBOUNDED, WorkerNode, is_consecutive
 from dataflow.transport.flow_control import Window
 
 __all__ = ["MultiProcessRunner", "MultiProcessRunnerZMQ", "MultiThreadRunner", "Runner", "window_of"]
@@ -249,7 +249,7 @@ class Runner(WorkerNode[T_co]):
         self, engine: Engine[Any], generation: object, held: object, taken: Taken | None = None
     ) -> Iterator[Any]:
         chunks = iter(partial(engine.chunk, generation, self.options.timeout), None)
-        return until_over(chunks, engine, generation, state_of(self), held, taken, waits=self._df_waits)
+        return self._df_steps_of_pass(chunks, engine, generation, held, taken)
 
     def _df_mixed_pass(self, stream: Stream) -> Iterator[Any]:
         length = known_length(self)
@@ -280,7 +280,7 @@ class Runner(WorkerNode[T_co]):
         return self._pass_of(engine, generation, None if self.ds._df_endless else self)
 
     def _datapoints(self, engine: Engine[Any], generation: object, length: int | None) -> Iterator[Any]:
-        """Yield the datapoints of one pass. A generator, so that several threads may step it, as `until_over`."""
+        """Yield the datapoints of one pass. A generator, so that several threads may step it, as in a strict pass."""
         left = sys.maxsize if length is None else length
         step = 1  # datapoints between two checks of the engine, which looks at the workers: about `_STEP_SECONDS`
         timeout, waits = self.options.timeout, self._df_waits
@@ -322,7 +322,7 @@ class Runner(WorkerNode[T_co]):
 
 
 def _first_of(datapoints: Iterator[Any], num: int | None, waits: bool) -> Iterator[Any]:
-    """The first `num` datapoints. A generator, as `until_over`: `islice` counts as ended once a thread lost a step."""
+    """The first `num` datapoints. A generator: `islice` counts as ended once one of several threads lost a step."""
     yield from resumed(limit(datapoints, waits, num), waits)
 
 

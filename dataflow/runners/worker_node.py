@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from dataflow.protocol.changes import Snapshot
     from dataflow.runners.scaling import WorkerCount
 
-__all__ = ["UNBOUNDED", "WorkerNode", "is_consecutive", "until_over"]
+__all__ = ["UNBOUNDED", "WorkerNode", "is_consecutive"]
 
 
 T = TypeVar("T")
@@ -464,6 +464,18 @@ class WorkerNode(ProxyDataFlow[T_co]):
         """Wrap `begin` so that failures in the consumer are reported as they would be in a worker."""
         return begin if self.options.max_failures is None else partial(_report_failures, begin, self)
 
+    def _df_steps_of_pass(
+        self,
+        chunks: Iterable[Iterator[Any]],
+        engine: Engine[Any],
+        generation: object,
+        held: object,
+        taken: Taken | None = None,
+    ) -> Iterator[Any]:
+        """The datapoints of a strict pass; `held` stays alive as long as they are iterated, and `taken` counts them."""
+        waits = self._df_waits
+        return pausing(_until_over(chunks, engine, generation, state_of(self), held, taken, waits), waits)
+
     def _alive(self, datapoints: Iterator[Any], waits: bool) -> Iterator[Any]:
         """Yield from `datapoints`, keeping this node alive; iterators that outlive the loop must not hold it."""
         yield from resumed(datapoints, waits)
@@ -517,20 +529,6 @@ def is_consecutive(block: NDArray[np.int64]) -> bool:
     return bool((np.diff(block) == 1).all())
 
 
-def until_over(
-    chunks: Iterable[Iterator[Any]],
-    engine: Engine[Any],
-    generation: object,
-    state: FlowState,
-    held: object,
-    taken: Taken | None = None,
-    *,
-    waits: bool,
-) -> Iterator[Any]:
-    """The datapoints of a strict pass; `held` stays alive as long as they are iterated, and `taken` counts them."""
-    return pausing(_until_over(chunks, engine, generation, state, held, taken, waits), waits)
-
-
 def _until_over(
     chunks: Iterable[Iterator[Any]],
     engine: Engine[Any],
@@ -540,7 +538,7 @@ def _until_over(
     taken: Taken | None,
     waits: bool,
 ) -> Iterator[Any]:
-    """The steps of `until_over`.
+    """The steps of a strict pass.
 
     A generator rather than `itertools.chain`, because several threads may step it. The losing threads get a ValueError
     ("generator already executing") and disturb nothing; `chain` would drop its chunks then, or crash.
