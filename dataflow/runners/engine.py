@@ -198,6 +198,7 @@ class Engine(Generic[S]):
     Attributes:
         schedule: Its schedule. Its methods are called under `lock`.
         stream: The place in the chain of nodes for which the workers were started.
+        tolerance: The failure budget of its workers.
         session: Which process and which iteration may use the engine.
         metrics: Where the time goes.
         jobserver: Says which workers work, if they take turns.
@@ -215,6 +216,7 @@ class Engine(Generic[S]):
         self.jobserver = links.credit.jobserver
         self.schedule = plan.schedule
         self.stream = plan.stream
+        self.tolerance = plan.tolerance
         self.session = Session(plan.owner)
         first = plan.specs[: len(plan.specs) - plan.num_reserved]
         self.metrics = RunnerMetrics(links.credit.counters_of, len(first), links.codec.bytes_in_use)
@@ -262,11 +264,6 @@ class Engine(Generic[S]):
     def workers(self) -> Any:
         """The workers that run, or have ended."""
         return self._supervisor.workers
-
-    @property
-    def tolerance(self) -> Tolerance:
-        """The failure budget of its workers."""
-        return self._plan.tolerance
 
     # -- iterations ----------------------------------------------------------------------------------------------------
 
@@ -456,7 +453,7 @@ class Engine(Generic[S]):
         return message is not None or self._pending_error is not None
 
     def _receive(self, message: Message) -> None:
-        plan, body = self._plan, message.body
+        body = message.body
         if message.worker in self._supervisor.ending:
             if message.kind in DATA_KINDS:
                 with suppress(Undecodable):
@@ -464,10 +461,10 @@ class Engine(Generic[S]):
         elif message.kind in RESULT_KINDS:
             self._receive_results(message)
         elif message.kind is Kind.ERROR:
-            self._pending_error = plan.tolerance.complete(self._decoder.decode_failure(body))
+            self._pending_error = self.tolerance.complete(self._decoder.decode_failure(body))
         elif message.kind is Kind.REPORT:
             self._credit.report_received(message.worker)
-            self._pending_error = plan.tolerance.process_report(self._decoder.decode_report(body))
+            self._pending_error = self.tolerance.process_report(self._decoder.decode_report(body))
         elif message.kind is Kind.LATE:
             assert self._late is not None, "a worker watches itself only with item_timeout"
             position, reason, stack = body
@@ -564,13 +561,13 @@ class Engine(Generic[S]):
         error = ended_twice(plan.owner, item, what, can_be_left_out=item.number >= 0)
         stack = next((end.stack for end in reversed(ends) if end.stack), "")
         error.__cause__ = WorkerTraceback(stack) if stack else None
-        if item.number < 0 or not plan.tolerance.inherited:
+        if item.number < 0 or not self.tolerance.inherited:
             self.schedule.leave_out(item, error)
         else:
             path, kind = plan.specs[worker].info.path, "dataflow.errors.WorkerDied"
             failure = Failure(plan.owner, item.position, item.in_pass, kind, what, stack, path)
             try:
-                plan.tolerance.skip(failure, error)
+                self.tolerance.skip(failure, error)
             except TooManyFailures as too_many:
                 self.schedule.leave_out(item, too_many)
             else:

@@ -25,7 +25,7 @@ from dataflow.system.worker_info import WorkerInfo
 from dataflow.system.worker_process import Payload as AnyPayload
 from dataflow.transport.batching_sender import BatchingSender, SenderFailed, Stopped
 from dataflow.transport.codec import EncoderPort
-from dataflow.transport.flow_control import CreditPort, Window
+from dataflow.transport.flow_control import CreditPort, Quota, Window
 from dataflow.transport.messages import ConsumerGone, Port
 from dataflow.transport.task_queue import TaskQueuePort, TaskReader
 
@@ -143,20 +143,20 @@ class WorkerSpec:
             sender.calibrate_encoder()
             reporter = FailureReporter(self.budget, self.info.path, sender.report)
             with allocating(encoder.allocate), memory_share(self.memory), reporting_to(reporter):
-                self._work(sender, tasks)
+                self._work(sender, tasks, quota)
         except ConsumerGone:
             pass
         finally:
             sender.close(_FLUSH_SECONDS)
 
-    def _watch(self, job: Job, sender: BatchingSender) -> None:
+    def _watch(self, job: Job, sender: BatchingSender, quota: Quota) -> None:
         """Let the sender's second thread sample where this thread spends its time."""
-        sender.counters.begin(time.perf_counter())
-        sampler = NodeSampler(job.flow, sender.counters, sender.window_in_use)
+        quota.counters.begin(time.perf_counter())
+        sampler = NodeSampler(job.flow, quota.counters, quota.window_in_use)
         _, num_workers = self.info.path[-1]
         sender.watch(sampler.tick, _SAMPLE_INTERVAL * num_workers)
 
-    def _work(self, sender: BatchingSender, tasks: TaskReader | None) -> None:
+    def _work(self, sender: BatchingSender, tasks: TaskReader | None, quota: Quota) -> None:
         job: Job | None = None
         try:
             with ending_if_forked():
@@ -167,7 +167,7 @@ class WorkerSpec:
                 job = self.payload.load()
                 if self.check_imports is not None:
                     self.check_imports()
-                self._watch(job, sender)
+                self._watch(job, sender, quota)
                 job.run(sender, tasks)
         except (Stopped, ConsumerGone):
             pass

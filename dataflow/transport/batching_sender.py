@@ -28,7 +28,7 @@ from dataflow.transport.codec import Encoder
 from dataflow.transport.flow_control import Quota, Room
 from dataflow.transport.message_layout import NO_ROOM, PLAIN_BYTES
 from dataflow.transport.messages import NO_TASK, Kind, Message, Sender
-from dataflow.transport.worker_counters import WorkerActivity, WorkerCounters
+from dataflow.transport.worker_counters import WorkerActivity
 
 if TYPE_CHECKING:
     from dataflow.transport.current_item import CurrentItem
@@ -66,6 +66,9 @@ class BatchingSender:
         note: Added to an exception that is sent: names the runner and the worker that raised it.
         seconds: For how long datapoints are collected before they are sent: one to three times that.
         item: Where it records which datapoint of a task the worker makes; None if nobody watches it.
+
+    Attributes:
+        counters: Where the worker records what it has done.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class BatchingSender:
         self._sender = sender
         self._encoder = encoder
         self._quota = quota
+        self.counters = quota.counters
         self._item = item
         self._note = note
         self._seconds = seconds
@@ -115,15 +119,6 @@ class BatchingSender:
         else:
             self._take(self._quota.token)
         return not self._quota.stopped
-
-    @property
-    def counters(self) -> WorkerCounters:
-        """Where the worker records what it has done."""
-        return self._quota.counters
-
-    def window_in_use(self) -> float:
-        """The part of the window that is in use, 0 to 1."""
-        return self._quota.window_in_use()
 
     def watch(self, tick: Callable[[], object], interval: float) -> None:
         """Let the flusher thread call `tick` now and then.
