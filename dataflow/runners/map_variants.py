@@ -16,7 +16,6 @@ from dataflow.protocol.parameters import flag, function, whole_number
 from dataflow.protocol.pauses import pausing
 from dataflow.protocol.seeding import Rng, Stream
 from dataflow.runners.backends import ProcessBackend
-from dataflow.runners.jobs import Apply, ApplyAndBatch, TaskInput
 from dataflow.runners.maps import ParallelMap
 from dataflow.runners.options import NumWorkers, ProcessKeywords, WorkerOptions, takes
 from dataflow.runners.rebatching import regroup
@@ -31,32 +30,6 @@ __all__ = [
 ]
 
 _BATCHES: int = 10  # batches that the buffer holds by default
-
-
-class _MapInBatches(ParallelMap):
-    """A process map whose task size is the batch size, so that most results are already complete batches."""
-
-    def __init__(
-        self,
-        ds: DataFlow,
-        map_func: Callable[..., Any] | None,
-        options: WorkerOptions,
-        buffer_size: int,
-        batch_size: int,
-        *,
-        with_rng: bool,
-        seed_globals: bool,
-    ) -> None:
-        super().__init__(
-            ds, map_func, options, ProcessBackend(), buffer_size, with_rng=with_rng, seed_globals=seed_globals
-        )
-        self._batch_size = batch_size
-
-    def _df_per_task(self) -> int | None:
-        return self._batch_size if self._batch_size > 1 else None
-
-    def _df_job(self, node: DataFlow, stream: Stream, task_input: TaskInput) -> Apply:
-        return ApplyAndBatch(node, stream, task_input, self._batch_size)
 
 
 class MultiProcessMapAndBatchDataZMQ(BatchData[T_co]):
@@ -117,7 +90,16 @@ class MultiProcessMapAndBatchDataZMQ(BatchData[T_co]):
         # Lists are made here: they contain no arrays for which building them in a worker would pay.
         per_task = 1 if use_list else batch_size
         checked = WorkerOptions.of(self, num_workers, options, ("num_proc", num_proc))
-        mapped = _MapInBatches(ds, map_func, checked, size, per_task, with_rng=with_rng, seed_globals=seed_globals)
+        mapped: ParallelMap[Any] = ParallelMap(
+            ds,
+            map_func,
+            checked,
+            ProcessBackend(),
+            size,
+            with_rng=with_rng,
+            seed_globals=seed_globals,
+            batch_size=per_task,
+        )
         super().__init__(mapped, batch_size, remainder, use_list)
         self._mapped = mapped
 

@@ -26,7 +26,7 @@ from dataflow.protocol.state import Drops, FirstCalls, Taken, state_of
 from dataflow.runners.backends import Backend, Links, ProcessBackend, Tasks, ThreadBackend
 from dataflow.runners.engine import Engine
 from dataflow.runners.feeding import Feeder, SourceReader, passes_of
-from dataflow.runners.jobs import Apply, TaskInput
+from dataflow.runners.jobs import Apply, ApplyAndBatch, TaskInput
 from dataflow.runners.options import NumWorkers, ProcessKeywords, WorkerKeywords, WorkerOptions, takes
 from dataflow.runners.schedules import MapTasks
 from dataflow.runners.worker_node import UNBOUNDED, WorkerNode, is_consecutive
@@ -62,6 +62,7 @@ class ParallelMap(WorkerNode[T_co]):
         buffer_size: Datapoints that may be read and not yet handed out.
         with_rng: Whether the function is called with a generator, too.
         seed_globals: Whether the global generators are seeded for each datapoint.
+        batch_size: If more than 1, each task is so many datapoints, whose results come as one batch where possible.
     """
 
     seed_globals: bool = False
@@ -80,6 +81,7 @@ class ParallelMap(WorkerNode[T_co]):
         *,
         with_rng: bool = False,
         seed_globals: bool = False,
+        batch_size: int = 1,
     ) -> None:
         name = options.owner
         if options.auto and backend.adds_workers:
@@ -88,6 +90,7 @@ class ParallelMap(WorkerNode[T_co]):
         self.func = function(name, "map_func", func, f"is called with a datapoint, as in {name}(ds, 4, lambda dp: dp)")
         under_way = ": it is the number of datapoints that may be under way"
         self.buffer_size = whole_number(name, "buffer_size", buffer_size, 1, under_way)
+        self._batch_size = batch_size
         self.with_rng = self._df_draws = flag(name, "with_rng", with_rng)
         if flag(name, "seed_globals", seed_globals):
             if self.with_rng:
@@ -99,21 +102,13 @@ class ParallelMap(WorkerNode[T_co]):
                 )
             self.seed_globals = self._df_draws = True
 
-    # -- hooks for subclasses ------------------------------------------------------------------------------------------
+    # -- hook for subclasses -------------------------------------------------------------------------------------------
 
     def _df_node_in_worker(self, ds: DataFlow) -> MapData:
         """The node that applies the same function to `ds` without workers."""
         if self.with_rng:
             return RandomMapData(ds, self.func)
         return MapData(ds, self.func, seed_globals=self.seed_globals)
-
-    def _df_per_task(self) -> int | None:
-        """Datapoints per task; None chooses a number that keeps the overhead small."""
-        return None
-
-    def _df_job(self, node: DataFlow, stream: Stream, task_input: TaskInput) -> Apply:
-        """The job that a worker runs."""
-        return Apply(node, stream, task_input)
 
     # -- starting workers ----------------------------------------------------------------------------------------------
 
@@ -128,10 +123,14 @@ class ParallelMap(WorkerNode[T_co]):
         return UNBOUNDED
 
     def _df_jobs(self, stream: Stream) -> Sequence[Apply]:
-        jobs = []
+        jobs: list[Apply] = []
         for _ in range(self.num_workers):
             task_input = TaskInput(self.ds, self._stride(stream), stream.begin)
-            jobs.append(self._df_job(self._df_node_in_worker(task_input), stream, task_input))
+            node = self._df_node_in_worker(task_input)
+            if self._batch_size > 1:
+                jobs.append(ApplyAndBatch(node, stream, task_input, self._batch_size))
+            else:
+                jobs.append(Apply(node, stream, task_input))
         return jobs
 
     def _stride(self, stream: Stream) -> int:
@@ -146,7 +145,7 @@ class ParallelMap(WorkerNode[T_co]):
             self.buffer_size,
             ordered=self.ordered,
             continues=not self.strict,
-            per_task=self._df_per_task(),
+            per_task=self._batch_size if self._batch_size > 1 else None,
             length=self._stride(stream),
         )
 
@@ -214,7 +213,7 @@ class ParallelMap(WorkerNode[T_co]):
             blocks, here = tee(chain([block], following))
             indexes = chain.from_iterable(map(np.ndarray.tolist, here))
             datapoints = side_by_side([indexes, self.ds._df_at(blocks, stream)], waits_below)
-        elif is_consecutive(block) and self._df_per_task() is None:
+        elif is_consecutive(block) and self._batch_size == 1:
             first, datapoints = int(block[0]), self.ds._df_at([block], stream)
         else:
             return None  # positions that are not consecutive are paired with datapoints by ordered maps only
