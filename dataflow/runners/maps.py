@@ -67,7 +67,6 @@ class ParallelMap(WorkerNode[T_co]):
 
     seed_globals: bool = False
 
-    _df_shares_items = True
     _df_calls = True
     _df_takes = 1
 

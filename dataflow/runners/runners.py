@@ -64,7 +64,7 @@ class Runner(WorkerNode[T_co]):
 
     _df_remote_inputs = True
     _df_has_told = False  # that what nodes keep in the workers begins anew
-    _df_run_settings = WorkerNode._df_run_settings | {"_df_shares_items", "_flows", "_max_ahead", "_window"}
+    _df_run_settings = WorkerNode._df_run_settings | {"_flows", "_max_ahead", "_window"}
 
     def __init__(
         self,
@@ -92,7 +92,6 @@ class Runner(WorkerNode[T_co]):
                 "what a worker that was killed was making. timeout= limits the time that the consumer waits"
             )
         super().__init__(flows[0], options, backend)
-        self._df_shares_items = options.strict
         self._flows = flows
         self._window = window
         self._max_ahead = max_ahead

@@ -91,8 +91,6 @@ class WorkerNode(ProxyDataFlow[T_co]):
 
     _df_has_workers = True
     _df_run_settings = _OPTIONS | {"_df_backend", "backend", "buffer_size", "options"}
-    _df_shares_items: bool = False
-    """Whether any worker may do any item: then a failed item counts once, whichever worker does it."""
 
     _df_snapshot: Snapshot | None = None
     """What the workers were given; None before they were started."""
@@ -373,7 +371,9 @@ class WorkerNode(ProxyDataFlow[T_co]):
     def _df_begin_failures(self) -> Tolerance:
         """Make the `Tolerance` that counts the failures of the workers about to be started."""
         options = self.options
-        tolerance = Tolerance(options.owner, options.max_failures, failure_reporter(), shared=self._df_shares_items)
+        # Any worker may do any item: then a failed item counts once, whichever worker does it.
+        shared = options.strict or not self._df_remote_inputs
+        tolerance = Tolerance(options.owner, options.max_failures, failure_reporter(), shared=shared)
         state_of(self).tolerance = tolerance
         return tolerance
 
