@@ -254,8 +254,7 @@ def test_results_may_come_in_parts():
     schedule = schedule_of(1, 40)
     schedule.per_task = 3
     fill(schedule, "abc")
-    schedule.task_queue.take(0, 0)
-    receive(schedule, 0, "a")
+    answer(schedule, 0, 0, "a")
     receive(schedule, 0, "b")
     assert drained(schedule) == []
     receive(schedule, 0, "c")
@@ -297,8 +296,7 @@ def test_a_batch_of_a_task_of_which_single_datapoints_were_taken_out_is_split():
     schedule = schedule_of(1, 40)
     schedule.per_task = 3
     fill(schedule, "abc")
-    schedule.task_queue.take(0, 0)
-    receive(schedule, 0, ["a"])
+    answer(schedule, 0, 0, ["a"])
     assert schedule.take_unfinished() == [["a"]]
     schedule.replaced(0)
     receive(schedule, 0, [["a", "b", "c"]], kind=Kind.BATCH)
@@ -1000,8 +998,7 @@ def test_of_a_pass_the_datapoint_after_all_that_was_sent_is_the_one_in_which_its
     schedule = OnePass(FakeTaskQueue())
     schedule.begin_pass(7)
     assert schedule.ended(0, ItemEnd("idle"), 1, sent_all=False) is None  # it has not taken the pass
-    schedule.task_queue.take(0, 0)
-    receive(schedule, 0, "a", "b")
+    answer(schedule, 0, 0, "a", "b")
     assert schedule.ended(0, ItemEnd("unknown"), None, sent_all=False) is None
     assert schedule.ended(0, ItemEnd("known"), None, sent_all=True).position == 2
     assert schedule.ended(0, ItemEnd("said"), 4, sent_all=True).position == 4
@@ -1045,16 +1042,14 @@ def test_what_a_worker_may_have_died_of_is_tried_alone_and_left_out_at_the_secon
         (number,) = numbers_asked(schedule)
         assert of_task(number, schedule) == (k, k + 1)
         if k == 1:
-            schedule.task_queue.take(number, 0)
-            receive(schedule, number, k)
+            answer(schedule, number, 0, k)
     for explained, times in ((1, 1), (0, 2)):
         (number,) = numbers_asked(schedule)
         item = dies(schedule, number)
         assert (item.position, item.in_pass, item.explained, len(item.ends)) == (2, 0, explained, times)
     for k in (3, 4):
         (number,) = numbers_asked(schedule)
-        schedule.task_queue.take(number, 0)
-        receive(schedule, number, k)
+        answer(schedule, number, 0, k)
     assert drained(schedule) == [[0, 1, 3, 4]] and schedule.exhausted
 
 
@@ -1065,8 +1060,7 @@ def test_two_workers_that_are_killed_from_outside_are_held_against_no_datapoint(
     assert len(dies(schedule, number).ends) == 1  # the second happens to come while the suspects are tried
     for k in range(5):
         (number,) = numbers_asked(schedule)
-        schedule.task_queue.take(number, 0)
-        receive(schedule, number, k)
+        answer(schedule, number, 0, k)
     assert drained(schedule) == [[0, 1, 2, 3, 4]] and schedule.exhausted
 
 
@@ -1082,8 +1076,7 @@ def test_a_worker_elsewhere_may_have_died_in_a_later_task_that_it_was_given():
         assert stop == start + 1  # all are tried alone
         if start == 3:
             break
-        schedule.task_queue.take(number, 0)
-        receive(schedule, number, start)
+        answer(schedule, number, 0, start)
     item = dies(schedule, number)
     assert (item.position, item.explained, len(item.ends)) == (3, 1, 1)
     item = dies(schedule, max(numbers_asked(schedule)))
@@ -1092,8 +1085,7 @@ def test_a_worker_elsewhere_may_have_died_in_a_later_task_that_it_was_given():
     assert (item.explained, len(item.ends)) == (0, 1)  # the first end was that of the other
     while numbers_asked(schedule):
         number = numbers_asked(schedule)[0]
-        schedule.task_queue.take(number, 0)
-        receive(schedule, number, *range(*of_task(number, schedule)))
+        answer(schedule, number, 0, *range(*of_task(number, schedule)))
     assert drained(schedule) == [[0, 1], [2], [4, 5]]
 
 
@@ -1102,15 +1094,13 @@ def test_where_it_is_known_what_a_worker_made_the_rest_is_done_in_few_parts():
     assert dies(schedule, 0, 4).position == 4
     (number,) = numbers_asked(schedule)
     assert of_task(number, schedule) == (0, 4)
-    schedule.task_queue.take(number, 0)
-    receive(schedule, number, 0, 1, 2, 3)
+    answer(schedule, number, 0, 0, 1, 2, 3)
     (number,) = numbers_asked(schedule)
     assert of_task(number, schedule) == (4, 5)
     assert len(dies(schedule, number, 0).ends) == 2
     (number,) = numbers_asked(schedule)
     assert of_task(number, schedule) == (5, 9)
-    schedule.task_queue.take(number, 0)
-    receive(schedule, number, 5, 6, 7, 8)
+    answer(schedule, number, 0, 5, 6, 7, 8)
     assert drained(schedule) == [[0, 1, 2, 3, 5, 6, 7, 8]]
 
 
@@ -1119,8 +1109,7 @@ def test_what_a_worker_had_sent_of_the_parts_before_is_kept_at_each_end():
     receive(schedule, 0, 0, 1)
     assert dies(schedule, 0, 4).position == 4
     assert numbers_asked(schedule) == [1] and of_task(1, schedule) == (2, 4)
-    schedule.task_queue.take(1, 0)
-    receive(schedule, 1, 2)
+    answer(schedule, 1, 0, 2)
     item = schedule.ended(0, ItemEnd("died"), 1, sent_all=False)
     assert (item.position, item.ends) == (3, (ItemEnd("died"),))
     assert schedule.take_unfinished() == [0, 1, 2]
@@ -1132,8 +1121,7 @@ def test_a_worker_that_is_not_replaced_ends_its_task_with_what_came_of_all_parts
     schedule = one_task(5)
     receive(schedule, 0, 0)
     dies(schedule, 0, 3)
-    schedule.task_queue.take(1, 0)
-    receive(schedule, 1, 1)
+    answer(schedule, 1, 0, 1)
     schedule.ended(0, ItemEnd("died"), 0, sent_all=False)
     death = WorkerDied("it died")
     assert schedule.lost(0, death)
@@ -1214,8 +1202,7 @@ def test_of_the_tasks_of_the_last_worker_the_one_that_is_handed_out_first_ends_w
     dies(schedule, 0, 2)
     part = next(number for number in numbers_asked(schedule) if number > 1)
     schedule.task_queue.take(1, 0)
-    schedule.task_queue.take(part, 0)
-    receive(schedule, part, 0)
+    answer(schedule, part, 0, 0)
     death = WorkerDied("died")
     assert schedule.lost(0, death)
     assert drained(schedule) == [[0], death]
@@ -1258,8 +1245,7 @@ def test_a_result_in_a_part_that_cannot_be_decoded_comes_after_those_before_the_
     schedule = MapTasks(FakeTaskQueue(), 1, 9, ordered=True, continues=False, per_task=9, length=9)
     schedule.begin_pass(20)
     fill(schedule, "abcdefghi")
-    schedule.task_queue.take(0, 0)
-    receive(schedule, 0, "a", "b")
+    answer(schedule, 0, 0, "a", "b")
     dies(schedule, 0, 6)
     (number,) = numbers_asked(schedule)
     receive(schedule, number, "c", error=(error := ValueError("d")))
@@ -1295,9 +1281,8 @@ def test_results_of_an_earlier_try_are_ignored():
     stop = 0
     while stop < 3:
         (number,) = numbers_asked(schedule)
-        schedule.task_queue.take(number, 0)
         start, stop = of_task(number, schedule)
-        receive(schedule, number, *range(start, stop))
+        answer(schedule, number, 0, *range(start, stop))
     assert drained(schedule) == [[0, 1, 2]]
 
 
@@ -1320,9 +1305,7 @@ def test_a_hole_is_kept_for_what_was_left_out_and_it_is_not_asked_for_again():
             for position in (2, 2):
                 item = dies(schedule, number, position - of_task(number, schedule)[0] + 4)
                 while of_task(number := numbers_asked(schedule)[0], schedule)[0] < 6 and position == 2:
-                    schedule.task_queue.take(number, 0)
-                    start, stop = of_task(number, schedule)
-                    receive(schedule, number, *range(start, stop))
+                    answer(schedule, number, 0, *range(*of_task(number, schedule)))
             assert (item.position, item.in_pass) == (2, 1)
         while numbers_asked(schedule):
             (number,) = numbers_asked(schedule)
