@@ -194,27 +194,18 @@ class TaskInput(DataFlow):
     """
 
     _df_indexed = True
+    _df_level: int = 0
+    _df_num_calling: int = 0
+    _df_shard_ranks: tuple[int, ...] = ()
 
     def __init__(self, ds: DataFlow, length: int | None, begin: int = 0) -> None:
         self.datapoints: Sequence[Any] = ()
         self.length = length
-        self._level = ds._df_level + (ds._df_draws or ds._df_joins)
-        self._num_calling = ds._df_num_calling + ds._df_calls
+        self._df_level = ds._df_level + (ds._df_draws or ds._df_joins)
+        self._df_num_calling = ds._df_num_calling + ds._df_calls
         self._spread = ds._df_spread(begin)
         own = () if ds._df_own_rank is None else (ds._df_own_rank,)
-        self._shard_ranks = (*ds._df_shard_ranks, *own)
-
-    @property
-    def _df_level(self) -> int:
-        return self._level
-
-    @property
-    def _df_num_calling(self) -> int:
-        return self._num_calling
-
-    @property
-    def _df_shard_ranks(self) -> tuple[int, ...]:
-        return self._shard_ranks
+        self._df_shard_ranks = (*ds._df_shard_ranks, *own)
 
     def _df_spread(self, begin: int) -> Spread:
         return self._spread
