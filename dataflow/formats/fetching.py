@@ -19,8 +19,9 @@ from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, TypeVar
 
 from dataflow.formats.async_files import AsyncFileSystems
-from dataflow.formats.file_cache import CachedFile, FileCache, has_locks
+from dataflow.formats.file_cache import CachedFile, FileCache
 from dataflow.formats.loading import PathLike
+from dataflow.formats.saving import has_locks
 from dataflow.protocol.base import DataFlow
 from dataflow.protocol.datapoint import component, replaced
 from dataflow.protocol.failures import Budget
@@ -274,14 +275,13 @@ class _Client:
         self._threads = _Threads(min(settings.num_concurrent, _MAX_THREADS))
         self._systems = AsyncFileSystems(settings.num_concurrent, settings.options)
         self._cache: FileCache | None = None
-        self._is_left = False
 
     async def __aenter__(self) -> _Client:
         if self._settings.cache is not None:
             try:
-                await self._threads.run(self._open_cache, self._settings.cache)
+                self._cache = await self._threads.run(self._open_cache, self._settings.cache)
             except BaseException:
-                await self._close()
+                await self._threads.close()
                 raise
         return self
 
@@ -289,25 +289,14 @@ class _Client:
         try:
             await self._systems.close()
         finally:
-            await self._close()
+            await self._threads.close()
 
-    def _open_cache(self, folder: str) -> None:
-        # Assigned by the thread: a cancelled `run` returns nothing, and the lock file would stay open.
+    def _open_cache(self, folder: str) -> FileCache:
         try:
-            self._cache = FileCache(folder, self._settings.cache_bytes)
+            return FileCache(folder, self._settings.cache_bytes)
         except OSError as error:
             error.add_note(f"the cache {folder} cannot be made: give another folder as cache=, or leave it out")
             raise
-        if self._is_left:  # the thread was left behind; whichever of both sees it closes the file
-            self._cache.close()
-
-    async def _close(self) -> None:
-        try:
-            await self._threads.close()
-        finally:
-            self._is_left = True
-            if self._cache is not None:
-                self._cache.close()
 
     async def fetch(self, path: str) -> bytes:
         """The bytes of a file."""

@@ -25,14 +25,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-try:
-    import fcntl
-except ImportError:  # on Windows
-    fcntl = None  # type: ignore[assignment]
+from dataflow.formats.saving import try_lock
 
-from dataflow.system.descriptors import Descriptor
-
-__all__ = ["CachedFile", "FileCache", "has_locks"]
+__all__ = ["CachedFile", "FileCache"]
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -58,11 +53,6 @@ class CachedFile(NamedTuple):
     state: str
 
 
-def has_locks() -> bool:
-    """Whether this platform has the file locks that the cache needs."""
-    return fcntl is not None
-
-
 class FileCache:
     """The cache in one folder, for the threads of one process.
 
@@ -82,19 +72,10 @@ class FileCache:
         os.makedirs(folder, exist_ok=True)
         self._lock_path = os.path.join(folder, "lock")
         self._incoming = os.path.join(folder, "incoming")
-        self._lock = self._open_lock()
-        try:
-            with self._locked() as is_locked:
-                if is_locked:
-                    Path(self._incoming).unlink(missing_ok=True)
-                    self._make_room(0)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Close the lock file. Idempotent."""
-        self._lock.close()
+        with self._locked() as is_locked:
+            if is_locked:
+                Path(self._incoming).unlink(missing_ok=True)
+                self._make_room(0)
 
     def get(self, name: str) -> CachedFile | None:
         """The file `name`, 64 hexadecimal digits; None if it is not there, or cannot be read, which is logged once."""
@@ -182,16 +163,14 @@ class FileCache:
                             yield status.st_mtime_ns, status.st_size, entry.path
 
     def _total(self) -> int | None:
-        content = os.pread(self._lock.fd, _TOTAL.size, 0)
+        content = Path(self._lock_path).read_bytes()
         return int(_TOTAL.unpack(content)[0]) if len(content) == _TOTAL.size else None
 
     def _set_total(self, total: int) -> None:
-        os.pwrite(self._lock.fd, _TOTAL.pack(total), 0)
+        with open(self._lock_path, "r+b") as file:
+            file.write(_TOTAL.pack(total))
 
     # -- the lock ------------------------------------------------------------------------------------------------------
-
-    def _open_lock(self) -> Descriptor:
-        return Descriptor(os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
 
     @contextmanager
     def _locked(self) -> Iterator[bool]:
@@ -201,39 +180,17 @@ class FileCache:
             yield False
             return
         try:
-            if not self._lock_before(end):
-                yield False
-                return
-            try:
-                yield True
-            finally:
-                fcntl.flock(self._lock.fd, fcntl.LOCK_UN)
-        finally:
-            self._thread_lock.release()
-
-    def _lock_before(self, end: float) -> bool:
-        interval = 0.0001
-        while True:
-            try:
-                fcntl.flock(self._lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if self._is_in_place():
-                    return True
-                fcntl.flock(self._lock.fd, fcntl.LOCK_UN)
-                lock = self._open_lock()
-                self._lock.close()
-                self._lock = lock
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    return False
+            interval = 0.0001
+            while (lock := try_lock(self._lock_path)) is None and time.monotonic() <= end:
                 time.sleep(interval)
                 interval = min(2 * interval, _MAX_INTERVAL)
-
-    def _is_in_place(self) -> bool:
-        """Whether the lock file is still the one in the folder, which may have been deleted and made anew."""
-        try:
-            return os.path.samestat(os.fstat(self._lock.fd), os.stat(self._lock_path))
-        except FileNotFoundError:
-            return False
+            try:
+                yield lock is not None
+            finally:
+                if lock is not None:
+                    lock.close()
+        finally:
+            self._thread_lock.release()
 
     def _path(self, name: str) -> str:
         return os.path.join(self._folder, name[:2], name)

@@ -27,10 +27,10 @@ from dataflow.formats.loading import PathLike
 from dataflow.protocol.base import DataFlow, require_flow
 from dataflow.protocol.passes import known_length
 from dataflow.protocol.pauses import Pause, paused
-from dataflow.system.descriptors import Descriptor
+from dataflow.system.descriptors import Descriptor, closed_on_error
 from dataflow.transforms.arguments import require_end
 
-__all__ = ["alone", "replacing", "save_pass", "write_all", "writing_all"]
+__all__ = ["alone", "has_locks", "replacing", "save_pass", "try_lock", "write_all", "writing_all"]
 
 _INTERVAL = 0.1  # seconds between two attempts at a lock that is held elsewhere
 _log = logging.getLogger("dataflow.formats")
@@ -144,31 +144,42 @@ def alone(path: str, waiting: str) -> Iterator[None]:
         path: The file to protect. The lock is a file beside it, which is removed.
         waiting: Logged if the lock is held elsewhere.
     """
-    if fcntl is None:
+    if not has_locks():
         yield
         return
     said = False
-    while True:
-        lock = Descriptor(os.open(path + ".lock", os.O_RDWR | os.O_CREAT, 0o666))
-        try:
-            fcntl.flock(lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_still(lock.fd, path + ".lock"):
-                break
-            lock.close()  # its holder has removed it meanwhile: a new one may exist
-        except BlockingIOError:
-            lock.close()
-            if not said:
-                said = True
-                _log.info("%s", waiting)
-            time.sleep(_INTERVAL)
-        except BaseException:
-            lock.close()
-            raise
+    while (lock := try_lock(path + ".lock")) is None:
+        if not said:
+            said = True
+            _log.info("%s", waiting)
+        time.sleep(_INTERVAL)
     try:
         yield
     finally:
         Path(path + ".lock").unlink(missing_ok=True)
         lock.close()
+
+
+def has_locks() -> bool:
+    """Whether this platform has the locks of `try_lock`."""
+    return fcntl is not None
+
+
+def try_lock(path: str) -> Descriptor | None:
+    """Lock the file at `path`, which is made if there is none; return None if another process or thread has locked it.
+
+    The lock ends when the descriptor is closed, or with this process.
+    """
+    try:
+        while True:
+            with closed_on_error():
+                lock = Descriptor(os.open(path, os.O_RDWR | os.O_CREAT, 0o666))
+                fcntl.flock(lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_still(lock.fd, path):
+                    return lock
+            lock.close()  # it was removed before it was locked: there may be a new one
+    except BlockingIOError:
+        return None
 
 
 def _is_still(fd: int, path: str) -> bool:

@@ -25,7 +25,7 @@ from dataflow import (
     ShuffleData,
     TooManyFailures,
 )
-from dataflow.formats import fetching, file_cache
+from dataflow.formats import fetching, saving
 from dataflow.protocol.fingerprints import describe, describe_flow
 from dataflow.system.urls import retry_after, transient_cause
 from tests.support.contract import check_node
@@ -595,17 +595,9 @@ def test_a_cache_that_is_opened_during_a_cancellation_is_closed(tmp_path, monkey
 
 
 def test_a_cache_needs_locks(folder, monkeypatch):
-    monkeypatch.setattr(file_cache, "fcntl", None)
+    monkeypatch.setattr(saving, "fcntl", None)
     with pytest.raises(ValueError, match="FetchData: cache needs file locks"):
         FetchData(paths(folder), 0, cache=folder)
-
-
-def test_a_cache_that_is_opened_by_a_thread_that_was_left_behind_is_closed(tmp_path):
-    client = fetching._Client(fetching._Opening(1, 0, None, None, False, {}))
-    before = os.listdir("/proc/self/fd")
-    client._is_left = True
-    client._open_cache(str(tmp_path))
-    assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_file_in_the_cache_is_compared_with_that_of_a_file_system_without_an_event_loop(tmp_path):

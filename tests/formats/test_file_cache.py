@@ -31,15 +31,7 @@ def file_of(k, size=1000):
 
 @pytest.fixture
 def opened(tmp_path):
-    made = []
-
-    def make(max_bytes=None):
-        made.append(FileCache(str(tmp_path), max_bytes))
-        return made[-1]
-
-    yield make
-    for cache in made:
-        cache.close()
+    return lambda max_bytes=None: FileCache(str(tmp_path), max_bytes)
 
 
 def kept(folder):
@@ -318,15 +310,12 @@ def check_kills(folder, num_kills, num_processes):
     assert set(fillers.statuses) == {signal.SIGKILL}
     assert BOUND / 2 < most <= BOUND
     cache = FileCache(str(folder), BOUND)
-    try:
-        found = [cache.get(name_of(k)) for k in range(NUM)]
-        assert all(file is None or file == file_of(k, SIZE) for k, file in enumerate(found))
-        assert sum(file is not None for file in found) == len(kept(folder)) > 0
-        for k in range(NUM):  # and it is as good as a new one
-            cache.put(name_of(k), file_of(k, SIZE))
-        assert cache._total() == sum(kept(folder).values()) <= BOUND
-    finally:
-        cache.close()
+    found = [cache.get(name_of(k)) for k in range(NUM)]
+    assert all(file is None or file == file_of(k, SIZE) for k, file in enumerate(found))
+    assert sum(file is not None for file in found) == len(kept(folder)) > 0
+    for k in range(NUM):  # and it is as good as a new one
+        cache.put(name_of(k), file_of(k, SIZE))
+    assert cache._total() == sum(kept(folder).values()) <= BOUND
     assert sorted(path.name for path in folder.iterdir() if len(path.name) != 2) == ["lock"]
 
 
@@ -354,5 +343,5 @@ def test_a_process_that_is_killed_while_it_writes_leaves_only_what_the_next_one_
         wait_until((tmp_path / "incoming").exists, LIMIT, "nothing is written")
     finally:
         fillers.kill_all()
-    FileCache(str(tmp_path), BOUND).close()
+    FileCache(str(tmp_path), BOUND)
     assert sorted(path.name for path in tmp_path.iterdir() if len(path.name) != 2) == ["lock"]
