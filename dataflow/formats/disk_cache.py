@@ -11,6 +11,8 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+import numpy as np
+
 from dataflow.errors import FileDamaged, MissingExtra, NotReproducible
 from dataflow.formats.checksums import masked_crc32
 from dataflow.formats.loading import PathLike
@@ -130,7 +132,7 @@ class DiskCacheData(ProxyDataFlow[T_co]):
 
     def __len__(self) -> int:
         reader = self._reader()
-        return len(self.ds) if reader is None else len(reader)
+        return len(self.ds) if reader is None else len(reader) - 1
 
     def reset_state(self) -> None:
         state_of(self).own(self, None)
@@ -151,8 +153,8 @@ class DiskCacheData(ProxyDataFlow[T_co]):
     def _read(self, stream: Stream, indexes: Indexes) -> Iterator[Any]:
         reader = self._reader()
         assert reader is not None, "it was filled first"
-        _, positions = passes_and_positions(self, indexes, len(reader))
-        return reader.read(positions)
+        _, positions = passes_and_positions(self, indexes, len(reader) - 1)
+        return reader.read(positions + 1)  # behind the head
 
     # -- changes of the flow -------------------------------------------------------------------------------------------
 
@@ -196,7 +198,7 @@ class DiskCacheData(ProxyDataFlow[T_co]):
 
     def _open_reader(self, *, explain: bool) -> RecordReader | None:
         try:
-            reader = RecordReader(self.path, pickled=self.pickle, skip=1, compute=masked_crc32)
+            reader = RecordReader(self.path, pickled=self.pickle, compute=masked_crc32)
         except (FileDamaged, MissingExtra) as error:
             if not _begins_like_a_cache(self.path):
                 raise self._no_cache() from error
@@ -204,7 +206,7 @@ class DiskCacheData(ProxyDataFlow[T_co]):
                 _log.warning("%s will be filled again: %s", self.path, error)
             return None
         try:
-            head = reader.head()
+            head = next(reader.read(np.arange(min(1, len(reader)))), None)
             if type(head) is dict and head.get("version") == _VERSION and head.get("fingerprint") == self.fingerprint:
                 return reader
             if type(head) is not dict or "fingerprint" not in head:

@@ -80,7 +80,6 @@ class RecordReader:
         path: The file.
         raw: Return ``[bytes]``.
         pickled: Load pickles.
-        skip: Records at the beginning that are not datapoints.
         compute: The checksum function of the frames.
     """
 
@@ -90,13 +89,11 @@ class RecordReader:
         *,
         raw: bool = False,
         pickled: bool = False,
-        skip: int = 0,
         compute: Compute = masked_crc32c,
     ) -> None:
         self._file = PositionalFile(path)
         self._raw = raw
         self._pickled = pickled
-        self._skip = skip
         self._compute = compute
         try:
             self._offsets, verified = _load_offsets(self._file, compute)
@@ -104,12 +101,11 @@ class RecordReader:
         except BaseException:
             self._file.close()
             raise
-        size = int(self._offsets[-1] - self._offsets[self._skip]) if len(self) > 0 else 0
-        self._mean_size = -(-size // max(1, len(self))) or 1
-        self._verified = bytearray(b"\1" if verified else b"\0") * max(0, len(self))
+        self._mean_size = -(-int(self._offsets[-1]) // max(1, len(self))) or 1
+        self._verified = bytearray(b"\1" if verified else b"\0") * len(self)
 
     def __len__(self) -> int:
-        return max(0, len(self._offsets) - 1 - self._skip)
+        return len(self._offsets) - 1
 
     def close(self) -> None:
         self._file.close()
@@ -123,12 +119,6 @@ class RecordReader:
         if is_record(last) and not is_last(last):
             raise file_damaged(self._file.path, "", "the file ends without the record that is marked as its last,", end)
 
-    def head(self) -> Any:
-        """Return the first record, counted or not; None if there is none."""
-        if len(self._offsets) < 2:
-            return None
-        return next(self._run(RecordDecoder(self._file.path, pickled=self._pickled), -self._skip, 1 - self._skip))
-
     def read(self, positions: Positions) -> Iterator[Any]:
         decoder = RecordDecoder(self._file.path, pickled=self._pickled)
         most = max(1, _AT_ONCE // self._mean_size) if self._mean_size < _LARGE else 1
@@ -137,7 +127,7 @@ class RecordReader:
 
     def _run(self, decoder: RecordDecoder, first: int, end: int) -> Iterator[Any]:
         """Read some consecutive records together."""
-        offsets = self._offsets[first + self._skip : end + self._skip + 1].tolist()
+        offsets = self._offsets[first : end + 1].tolist()
         base = offsets[0] + HEADER.size
         data = memoryview(self._file.read(base, offsets[-1] - _FOOTER.size - base, f"record {first}"))
         own = in_place if end == first + 1 else bytearray
@@ -146,15 +136,14 @@ class RecordReader:
             yield self._decode(decoder, k, data[begin - base : after - _FOOTER.size - base], begin, own)
 
     def _decode(self, decoder: RecordDecoder, k: int, record: Any, offset: int, own: Callable[[Any], Any]) -> Any:
-        verify = k < 0 or not self._verified[k]
+        verify = not self._verified[k]
         if verify and (self._raw or not is_record(record)):
             footer = self._file.read(offset + len(record), _FOOTER.size, f"record {k}")
             _verify_record(
                 self._file.path, f"record {k}", memoryview(record), memoryview(footer), offset, self._compute
             )
         dp = [bytes(record)] if self._raw else decoder.decode(record, k, offset, verify=verify, own=own)
-        if k >= 0:
-            self._verified[k] = 1
+        self._verified[k] = 1
         return dp
 
 
