@@ -15,11 +15,12 @@ A missing value is None in a row. In a batch, and inside a list, it is NaN among
 text and objects; integers, booleans and lists have no such value, so the batch raises `NoBatch`.
 
 What would lose a part of its meaning is refused: Python's integers where NumPy would round them, values of several
-kinds where it would make text of them, masks, time zones, and extension types (`lost_of`).
+kinds where it would make text of them, masks, time zones, and extension types (`check_types`).
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -35,9 +36,10 @@ __all__ = [
     "Selection",
     "TableColumn",
     "arrow_column",
+    "check_columns",
+    "check_types",
     "column_of",
     "join_arrays",
-    "lost_of",
 ]
 
 Selection = slice | NDArray[np.int64]
@@ -269,6 +271,25 @@ def join_arrays(batches: Sequence[NDArray[Any]], order: NDArray[np.int64] | None
     return found if order is None else found[order]
 
 
+def check_columns(named: str, columns: Sequence[Any] | None, existing: Sequence[Any]) -> None:
+    """Check that the chosen columns are there.
+
+    Raises:
+        ValueError: One is missing, is named twice, or is there twice.
+    """
+    for name in existing if columns is None else columns:
+        if existing.count(name) > 1:
+            raise ValueError(f"TableData: {named} has two columns {name!r}: rename one")
+    for name in columns or ():
+        if name not in existing:
+            close = difflib.get_close_matches(str(name), map(str, existing), 1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            known = ", ".join(map(repr, existing)) or "none"
+            raise ValueError(f"TableData: {named} has no column {name!r}; there are {known}.{hint}")
+    if columns is not None and len(set(columns)) < len(columns):
+        raise ValueError(f"TableData: columns names a column twice: {list(columns)}")
+
+
 # -- Arrow -------------------------------------------------------------------------------------------------------------
 
 
@@ -291,7 +312,18 @@ def arrow_column(data: Any) -> TableColumn:
     return NullableColumn(_numbers(data), _numbers(data.is_null())) if data.null_count else ArrayColumn(_numbers(data))
 
 
-def lost_of(field: Any) -> str | None:
+def check_types(named: str, fields: Iterable[Any]) -> None:
+    """Check that the values of these Arrow fields lose nothing.
+
+    Raises:
+        ValueError: One does; names the column, and the cure.
+    """
+    for field in fields:
+        if (lost := _lost_of(field)) is not None:
+            raise ValueError(f"TableData: column {field.name!r} of {named} {lost}")
+
+
+def _lost_of(field: Any) -> str | None:
     """Return what the values of an Arrow field would lose, and the cure, as the rest of a sentence; None if nothing.
 
     A type of an extension means more than what it is stored as. Known ones are read as what they mean.
@@ -315,7 +347,7 @@ def lost_of(field: Any) -> str | None:
     below = [kind.field(k) for k in range(kind.num_fields)]
     if types.is_dictionary(kind):
         below.append(field.with_type(kind.value_type))
-    inside = (_NESTED_TENSOR if _is_tensor(one) else lost_of(one) for one in below)
+    inside = (_NESTED_TENSOR if _is_tensor(one) else _lost_of(one) for one in below)
     return next((reason for reason in inside if reason is not None), None)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from dataflow.errors import FileDamaged
-from dataflow.formats.arrow import TableColumn, arrow_column
+from dataflow.formats.arrow import TableColumn, arrow_column, check_columns, check_types
 from dataflow.formats.checksums import file_damaged
 from dataflow.formats.positional import UrlFile
 from dataflow.system.extras import optional
@@ -29,26 +29,17 @@ class ParquetFiles:
     Args:
         paths: The files.
         columns: The columns to read; None reads all of the first file.
-        check: Called with a path, `columns` and the columns of that file; raises if one is missing.
-        check_types: Called with a path and the Arrow fields that are read; raises if a value would lose something.
         skip: A file that is missing, has no valid footer or other columns is one part of one row, which `load` cannot
             read. At least one file must be readable.
 
     Raises:
         FileDamaged: A file has no valid footer.
-        ValueError: Columns of two files differ in type, or a later file has more columns; names file and column.
+        ValueError: A column is missing, or would lose something; columns of two files differ in type; or a later file
+            has more columns. Names file and column.
         MissingExtra: pyarrow is not installed.
     """
 
-    def __init__(
-        self,
-        paths: Sequence[str],
-        columns: Sequence[str] | None,
-        check: Callable[[str, Sequence[str] | None, Sequence[str]], None],
-        check_types: Callable[[str, Iterable[Any]], None],
-        *,
-        skip: bool = False,
-    ) -> None:
+    def __init__(self, paths: Sequence[str], columns: Sequence[str] | None, *, skip: bool) -> None:
         self._parquet = optional("pyarrow.parquet", "tables", "parquet files need")
         self._arrow = optional("pyarrow", "tables", "parquet files need")
         self._paths = paths
@@ -60,8 +51,6 @@ class ParquetFiles:
         """Rows of each part."""
         self._failed: dict[int, Exception] = {}  # by file: why it cannot be read at all
         self._columns = columns
-        self._check = check
-        self._check_types = check_types
         self._first = -1  # the first file that can be read, which has the types of all
         self._types: dict[str, Any] = {}
         try:
@@ -86,10 +75,10 @@ class ParquetFiles:
             file = self._file(k)
             footer, schema = file.metadata, file.schema_arrow
         is_first = self._first < 0
-        self._check(path, self._columns if is_first else list(self._types), schema.names)
+        check_columns(path, self._columns if is_first else list(self._types), schema.names)
         if is_first:
             chosen = schema.names if self._columns is None else self._columns
-            self._check_types(path, [schema.field(name) for name in chosen])
+            check_types(path, [schema.field(name) for name in chosen])
             self._first, self._types = k, {name: schema.field(name).type for name in chosen}
         elif self._columns is None and (more := [name for name in schema.names if name not in self._types]):
             raise ValueError(

@@ -7,7 +7,6 @@ all else. A reader loads a part when a row of it is requested, and keeps the par
 from __future__ import annotations
 
 import copy
-import difflib
 import os
 import re
 import sys
@@ -30,9 +29,10 @@ from dataflow.formats.arrow import (
     Selection,
     TableColumn,
     arrow_column,
+    check_columns,
+    check_types,
     column_of,
     join_arrays,
-    lost_of,
 )
 from dataflow.formats.loading import PositionalSource, Positions, files_of, starts_of
 from dataflow.formats.parquet import ParquetFiles
@@ -145,9 +145,7 @@ class TableData(ToleratesFailures[dict[str, Any]], PositionalSource[dict[str, An
     def _df_open_reader(self) -> _TableReader:
         if self._paths is None:
             return _open_in_memory(self.table, self.columns)
-        files = ParquetFiles(
-            self._paths, self.columns, _check_columns, _check_types, skip=self.max_failures is not None
-        )
+        files = ParquetFiles(self._paths, self.columns, skip=self.max_failures is not None)
         if self.columns is None and (lost := self._partitions() - set(files.columns)):
             files.close()
             raise ValueError(
@@ -507,7 +505,7 @@ def _open_in_memory(table: Any, columns: Sequence[Any] | None) -> _TableReader:
         return _open_arrays("the array", {name: table[name] for name in table.dtype.names}, columns)
     if hasattr(table, "iloc") and hasattr(table, "columns"):
         names = list(table.columns)
-        _check_columns("the DataFrame", columns, names)
+        check_columns("the DataFrame", columns, names)
         chosen = {name: _of_series(name, table[name]) for name in (names if columns is None else columns)}
         return _of_one_part("the DataFrame", chosen, len(table))
     if hasattr(table, "__arrow_c_stream__") and not hasattr(table, "set_format"):
@@ -528,7 +526,7 @@ def _cure(table: Any) -> str:
 
 
 def _open_arrays(named: str, table: Mapping[Any, Any], columns: Sequence[Any] | None) -> _TableReader:
-    _check_columns(named, columns, list(table))
+    check_columns(named, columns, list(table))
     chosen = {name: table[name] for name in (table if columns is None else columns)}
     lengths = {}
     for name, values in (chosen or table).items():  # rows without columns are as many as those of all columns
@@ -558,7 +556,7 @@ def _of_values(name: Any, values: Any) -> TableColumn:
         pa = _pyarrow()
         _check_polars(name, getattr(values, "dtype", None))
         data = pa.chunked_array(values) if hasattr(values, "__arrow_c_stream__") else pa.array(values)
-        _check_types("the dict", [pa.field(name, data.type)])
+        check_types("the dict", [pa.field(name, data.type)])
         return arrow_column(data)
     if hasattr(values, "__array__"):
         return _of_array(name, values)
@@ -584,7 +582,7 @@ def _of_series(name: Any, series: Any) -> TableColumn:
         data = pa.array(series, from_pandas=True)
     except pa.ArrowException as error:
         raise ValueError(f"TableData: column {name!r} of the dtype {series.dtype} cannot be read: {error}") from error
-    _check_types("the DataFrame", [pa.field(str(name), data.type)])
+    check_types("the DataFrame", [pa.field(str(name), data.type)])
     return arrow_column(data)
 
 
@@ -601,10 +599,10 @@ def _open_arrow(table: Any, columns: Sequence[Any] | None) -> _TableReader:
         if columns is None or name in columns:
             _check_polars(name, dtype)
     whole = _pyarrow().table(table)
-    _check_columns("the table", columns, whole.column_names)
+    check_columns("the table", columns, whole.column_names)
     if columns is not None:
         whole = whole.select(list(columns))
-    _check_types("the table", whole.schema)
+    check_types("the table", whole.schema)
     batches = whole.to_batches()
     if len(batches) > 1 and whole.num_rows < _FEW_ROWS * len(batches):
         whole = whole.combine_chunks()
@@ -648,35 +646,5 @@ _NOT_PASSED_ON = {
 }
 
 
-def _check_types(named: str, fields: Iterable[Any]) -> None:
-    """Check that the values of these Arrow fields lose nothing.
-
-    Raises:
-        ValueError: One does; names the column, and the cure.
-    """
-    for field in fields:
-        if (lost := lost_of(field)) is not None:
-            raise ValueError(f"TableData: column {field.name!r} of {named} {lost}")
-
-
 def _pyarrow() -> Any:
     return optional("pyarrow", "tables", "tables of pandas, polars and Arrow, and parquet files, need")
-
-
-def _check_columns(named: str, columns: Sequence[Any] | None, existing: Sequence[Any]) -> None:
-    """Check that the chosen columns are there.
-
-    Raises:
-        ValueError: One is missing, is named twice, or is there twice.
-    """
-    for name in existing if columns is None else columns:
-        if existing.count(name) > 1:
-            raise ValueError(f"TableData: {named} has two columns {name!r}: rename one")
-    for name in columns or ():
-        if name not in existing:
-            close = difflib.get_close_matches(str(name), map(str, existing), 1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            known = ", ".join(map(repr, existing)) or "none"
-            raise ValueError(f"TableData: {named} has no column {name!r}; there are {known}.{hint}")
-    if columns is not None and len(set(columns)) < len(columns):
-        raise ValueError(f"TableData: columns names a column twice: {list(columns)}")
