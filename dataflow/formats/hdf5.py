@@ -7,8 +7,8 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from dataflow.transport.dtypes import dtype_name, dtype_of
 __all__ = ["HDF5Data", "HDF5Serializer"]
 
 _ABOUT = "dataflow"  # the attribute of the file that describes the datasets
-_VERSION = 2  # of the files that are written; those of version 1, whose records have other checksums, can be read
+_VERSION = 2  # of the files that are written and read
 _CHUNK = 1 << 18  # bytes; HDF5 reads and verifies whole chunks
 _MAX_CHUNK_ROWS = 1 << 14
 _MAX_RATIO = 2000  # of compression; a dataset that claims more is no reason to lack memory
@@ -135,7 +135,7 @@ class HDF5Serializer:
         package = _package()
         with (
             replacing(os.fspath(path), overwrite=overwrite) as part,
-            _HDF5Writer(package, part, data_paths, compress) as writer,
+            _writing(package, part, data_paths, compress) as writer,
         ):
             save_pass(df, "HDF5Serializer", lambda number, dp: writer.write(dp))
 
@@ -357,8 +357,9 @@ class _EmptyRows:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-class _HDF5Writer:
-    """Context manager that writes datapoints; at the end of the block the file is complete.
+@contextmanager
+def _writing(h5py: Any, path: str, names: Sequence[str] | None, compress: str | None) -> Iterator[_HDF5Writer]:
+    """Context manager: return what writes datapoints. The file is complete after a normal exit.
 
     Each chunk has a checksum, and so have the newest versions of HDF5's own structures, which are used.
 
@@ -368,41 +369,31 @@ class _HDF5Writer:
         names: Names of the datasets.
         compress: A compression of HDF5, or None.
     """
+    with _Disk(path) as disk, h5py.File(disk, "w", libver="latest") as file:
+        disk.check()
+        writer = _HDF5Writer(h5py, file, disk, names, compress)
+        yield writer
+        writer.finish()
+    disk.check()
 
-    def __init__(self, h5py: Any, path: str, names: Sequence[str] | None, compress: str | None) -> None:
+
+class _HDF5Writer:
+    """Writes datapoints."""
+
+    def __init__(self, h5py: Any, file: Any, disk: _Disk, names: Sequence[str] | None, compress: str | None) -> None:
         self._h5py = h5py
-        self._path = path
+        self._file = file
+        self._disk = disk
         self._compress = compress
         self._rows: TableWriter[_GrowingRows | _GrowingRecords] = TableWriter(self._growing, names)
-
-    def __enter__(self) -> Self:
-        self._disk = _Disk(self._path)
-        try:
-            self._file = self._h5py.File(self._disk, "w", libver="latest")
-            self._disk.check()
-        except BaseException:
-            self._disk.close()
-            raise
-        return self
 
     def write(self, dp: Any) -> None:
         """Write one datapoint."""
         self._rows.write(dp)
         self._disk.check()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self._finish()
-        finally:
-            self._file.close()
-            self._disk.close()
-        if kind is None:
-            self._disk.check()
-
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Complete the file."""
         rows = self._rows
         rows.finish()
         about = {"version": _VERSION, "size": rows.num, "table": rows.table.to_json(), "checksum": ALGORITHM}

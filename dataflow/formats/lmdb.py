@@ -13,10 +13,9 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -37,7 +36,7 @@ __all__ = ["LMDBData", "LMDBDataDecoder", "LMDBRecords", "LMDBSerializer"]
 _log = logging.getLogger("dataflow.formats")
 
 _MARK = b"!dataflow"  # key of the mark in files of ours; it sorts before all digits, so that numbers can be appended
-_VERSION = 2  # of the files that are written; those of version 1, whose checksums differ, can be read
+_VERSION = 2  # of the files that are written and read
 _LISTED = b"__keys__"  # where tensorpack keeps a list of all keys
 _NUM_ORDERED = 10**8  # numbers below it are in the order of their keys
 
@@ -189,7 +188,7 @@ class LMDBSerializer:
         package = _package()
         encoder = RecordEncoder(compress=compress, pickled=pickle)
         target = os.path.join(path, "data.mdb") if os.path.isdir(path) else path
-        with replacing(target, overwrite=overwrite) as part, _LMDBWriter(package, part, write_frequency) as writer:
+        with replacing(target, overwrite=overwrite) as part, _writing(package, part, write_frequency) as writer:
             save_pass(
                 df, "LMDBSerializer", lambda number, dp: writer.put(number, encoder.encode(dp, _numbered(number)))
             )
@@ -398,7 +397,7 @@ class _LMDBKeyReader:
         self._file = _LMDBFile(path)
         self._given = keys is not None
         self._sorted = keys is None  # in this order, neighbours are neighbours in the file, too
-        self._version = 0  # of a file of ours
+        self._is_ours = False
         try:
             with self._file.lock:
                 self._num, self._key_at = self._find_keys(keys)
@@ -412,7 +411,7 @@ class _LMDBKeyReader:
             self._file.path,
             "key",
             pickled=pickled,
-            foreign=not self._version,
+            foreign=not self._is_ours,
             name=lambda k: repr(self._key_at(k)),
         )
 
@@ -423,10 +422,11 @@ class _LMDBKeyReader:
         if not 0 <= num <= self._file.size:  # each takes a byte at least
             raise file_damaged(self._file.path, "", f"it claims {num} datapoints in {self._file.size} bytes")
         if mark is not None:
-            self._version = self._checked(bytes(mark), num)
+            self._check_mark(bytes(mark), num)
+            self._is_ours = True
         if isinstance(keys, str):
             return num, lambda k: keys.format(k).encode()
-        if keys is None and self._version:
+        if keys is None and self._is_ours:
             self._sorted = num <= _NUM_ORDERED
             return num, _numbered
         found = _KeyList(map(_encode, keys) if keys is not None else self._list_keys(listed, num))
@@ -447,8 +447,7 @@ class _LMDBKeyReader:
         keys = map(bytes, self._file.transaction.cursor().iternext(keys=True, values=False))
         return (key for key in keys if key not in {_LISTED, _MARK})
 
-    def _checked(self, mark: bytes, num: int) -> int:
-        """Return the version that the mark contains."""
+    def _check_mark(self, mark: bytes, num: int) -> None:
         try:
             check_claims(mark)
             said = msgpack.unpackb(mark)
@@ -458,7 +457,6 @@ class _LMDBKeyReader:
         check_version(self._file.path, "", version, _VERSION, algorithm)
         if expected != num:
             raise file_damaged(self._file.path, "", f"there are {num} datapoints, and {expected} were written")
-        return int(version)
 
     def __len__(self) -> int:
         return self._num
@@ -519,7 +517,7 @@ class _LMDBKeyReader:
     def _make(self, first: int, values: list[Any]) -> list[Any]:
         """Return the datapoints of values, which are valid as long as the lock is held."""
         pairs = [[self._key_at(k), bytes(value)] for k, value in enumerate(values, first)]
-        if self._version:
+        if self._is_ours:
             for k, (key, value) in enumerate(pairs, first):
                 if key != _MARK:
                     self._decoder.verify(value, k, key)
@@ -541,7 +539,7 @@ class _LMDBReader(_LMDBKeyReader):
     def __init__(self, path: str, pickled: bool) -> None:
         super().__init__(path, None, pickled=pickled)
         self._verified = bytearray(len(self))
-        if not self._version and len(self):
+        if not self._is_ours and len(self):
             try:
                 self._check_foreign()
             except BaseException:
@@ -572,8 +570,25 @@ class _LMDBReader(_LMDBKeyReader):
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def _writing(lmdb: Any, path: str, frequency: int) -> Iterator[_LMDBWriter]:
+    """Context manager: return what writes numbered values. The file is complete after a normal exit.
+
+    Args:
+        lmdb: The package.
+        path: The file, which is new or empty.
+        frequency: Values after which a commit is due, at the latest.
+    """
+    with lmdb.open(
+        path, subdir=False, lock=False, map_size=_FIRST_MAP, sync=False, meminit=False, max_readers=1
+    ) as environment:
+        writer = _LMDBWriter(lmdb, environment, path, frequency)
+        yield writer
+        writer.finish()
+
+
 class _LMDBWriter:
-    """Context manager that writes numbered values; at the end of the block the file is complete.
+    """Writes numbered values.
 
     Guarantees:
 
@@ -581,48 +596,26 @@ class _LMDBWriter:
       put again if LMDB drops them.
     - Every version of the file that a reader could find if the last page were lost states how many values it must
       have: the mark is committed before the first value.
-
-    Args:
-        lmdb: The package.
-        path: The file, which is created or emptied.
-        frequency: Values after which a commit is due, at the latest.
     """
 
-    def __init__(self, lmdb: Any, path: str, frequency: int) -> None:
+    def __init__(self, lmdb: Any, environment: Any, path: str, frequency: int) -> None:
         self._lmdb = lmdb
+        self._environment = environment
         self._path = path
         self._frequency = max(1, frequency)
+        self._transaction: Any = None  # the one that is open
         self._pending: list[tuple[bytes, bytes, bool]] = []  # since the last commit: key, value, whether to append
         self._num_bytes = 0  # bytes of the pending values
         self._num = 0
+        self._mark(-1)
+        self.commit()
 
-    def __enter__(self) -> Self:
-        os.truncate(self._path, 0)
-        self._environment = self._lmdb.open(
-            self._path, subdir=False, lock=False, map_size=_FIRST_MAP, sync=False, meminit=False, max_readers=1
-        )
-        self._transaction: Any = None
-        try:
-            self._mark(-1)
-            self.commit()
-        except BaseException:
-            self._environment.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self.commit()
-                self._mark(self._num)
-                self.commit()
-                self._tried(lambda: self._environment.sync(True))
-        finally:
-            if self._transaction is not None:
-                self._transaction.abort()
-            self._environment.close()
+    def finish(self) -> None:
+        """Complete the file."""
+        self.commit()
+        self._mark(self._num)
+        self.commit()
+        self._tried(lambda: self._environment.sync(True))
 
     def put(self, number: int, value: bytes) -> None:
         """Put one value."""

@@ -42,7 +42,7 @@ __all__ = ["NumpyData", "NumpySerializer"]
 
 _ABOUT = "dataflow.json"  # the member of the archive that describes the arrays
 _MARK = b"dataflow"  # the comment of that member, which identifies it even if its name was damaged
-_VERSION = 2  # of the files that are written; those of version 1, whose checksums differ, can be read
+_VERSION = 2  # of the files that are written and read
 _BLOCK = 1 << 18  # bytes that have one checksum
 _CHECKSUM_BYTES = 4
 _LOCAL_HEADER = 30  # bytes of the fixed part, before the name and the extra field of a member

@@ -419,8 +419,8 @@ def test_an_error_of_lmdb_that_is_none_of_the_disk_is_raised_as_it_is(tmp_path):
     def refuse():
         raise lmdb.BadRslotError("slot")
 
-    with pytest.raises(lmdb.BadRslotError):
-        lmdb_format._LMDBWriter(lmdb, str(tmp_path / "file"), 1)._tried(refuse)
+    with lmdb_format._writing(lmdb, str(tmp_path / "file"), 1) as writer, pytest.raises(lmdb.BadRslotError):
+        writer._tried(refuse)
 
 
 def test_a_value_of_a_file_of_ours_that_is_no_record_is_named(tmp_path):
