@@ -18,6 +18,7 @@ from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, fi
 from dataflow.formats.positional import PositionalFile, UrlFile, open_positional
 from dataflow.protocol.base import T_co
 from dataflow.protocol.failures import Budget
+from dataflow.system.descriptors import closed_on_error
 from dataflow.transforms.mapping import MapData
 
 __all__ = ["JSONLinesData", "LinesData", "finite"]
@@ -155,18 +156,14 @@ class LinesData(FilesData):
         self._skip = skip
 
     def _df_open_reader(self) -> _LinesReader:
-        files: list[PositionalFile | Exception] = []
-        try:
-            files.extend(map(self._open, self.paths))
+        with closed_on_error():
+            files = [self._open(path) for path in self.paths]
             key = tuple(
                 (path, str(file)) if isinstance(file, Exception) else (path, *file.identity)
                 for path, file in zip(self.paths, files, strict=True)
             )
             indexes = self._df_indexes.get(key, partial(_find_lines, files, self._skip))
             return _LinesReader(self.paths, files, indexes)
-        except BaseException:
-            _close(files)
-            raise
 
     def _open(self, path: str) -> PositionalFile | Exception:
         try:
@@ -175,12 +172,6 @@ class LinesData(FilesData):
             if not self._skip:
                 raise
             return copy.copy(error)
-
-
-def _close(files: Iterable[PositionalFile | Exception]) -> None:
-    for file in files:
-        if not isinstance(file, Exception):
-            file.close()
 
 
 class _Lines(NamedTuple):
@@ -214,7 +205,9 @@ class _LinesReader:
         return int(self._starts[-1])
 
     def close(self) -> None:
-        _close(self._files)
+        for file in self._files:
+            if not isinstance(file, Exception):
+                file.close()
 
     def read(self, positions: Positions) -> Iterator[list[Any]]:
         for number, inside in by_part(self._starts, positions):

@@ -13,6 +13,7 @@ from dataflow.formats.checksums import file_damaged
 from dataflow.formats.json_lines import finite
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader
 from dataflow.formats.positional import PositionalFile
+from dataflow.system.descriptors import closed_on_error
 
 __all__ = ["SVMLightData"]
 
@@ -76,10 +77,10 @@ class _LineReader:
 
     def __init__(self, path: str, num_features: int | None, zero_based: bool | None) -> None:
         self._path = path
-        self._file = PositionalFile(path)
         self._lines = array("Q")  # offset of each line
         self._max_features = _MAX_FEATURES if num_features is None else None
-        try:
+        with closed_on_error():
+            self._file = PositionalFile(path)
             lowest, highest = self._scan()
             self._first = 0 if zero_based or (zero_based is None and lowest == 0) else 1
             if lowest < self._first:
@@ -87,9 +88,6 @@ class _LineReader:
             self._num_features = highest - self._first + 1 if num_features is None else num_features
             if highest - self._first >= self._num_features:
                 raise ValueError(f"{path} has a feature {highest}, and num_features is {num_features}")
-        except BaseException:
-            self._file.close()
-            raise
 
     def __len__(self) -> int:
         return len(self._lines)

@@ -27,6 +27,7 @@ from dataflow.formats.positional import PositionalFile
 from dataflow.formats.records import RecordDecoder, RecordEncoder, is_last, is_record, mark_last
 from dataflow.formats.saving import replacing, save_pass
 from dataflow.protocol.base import DataFlow
+from dataflow.system.descriptors import closed_on_error
 from dataflow.transforms.repeating import FixedSizeData
 from dataflow.transport.unpacking import in_place
 
@@ -91,16 +92,13 @@ class RecordReader:
         pickled: bool = False,
         compute: Compute = masked_crc32c,
     ) -> None:
-        self._file = PositionalFile(path)
         self._raw = raw
         self._pickled = pickled
         self._compute = compute
-        try:
+        with closed_on_error():
+            self._file = PositionalFile(path)
             self._offsets, verified = _load_offsets(self._file, compute)
             self._check_end()
-        except BaseException:
-            self._file.close()
-            raise
         self._mean_size = -(-int(self._offsets[-1]) // max(1, len(self))) or 1
         self._verified = bytearray(b"\1" if verified else b"\0") * len(self)
 

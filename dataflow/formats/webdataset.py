@@ -42,6 +42,7 @@ from dataflow.formats.positional import PositionalFile, UrlFile, open_positional
 from dataflow.protocol.failures import Budget
 from dataflow.protocol.parameters import flag
 from dataflow.protocol.seeding import Table
+from dataflow.system.descriptors import closed_on_error
 from dataflow.system.urls import filesystem_of, is_url, reporting_url
 from dataflow.transforms.mapping import MapData
 
@@ -280,12 +281,9 @@ class _ShardsReader:
         self._paths = paths
         self._lock = threading.Lock()  # one thread at a time reads: a file that was read long ago is closed
         self._open: OrderedDict[int, PositionalFile] = OrderedDict()
-        try:
+        with closed_on_error():
             key = tuple(map(self._identity, range(len(paths))))
             self._shards: list[_Shard] = indexes.get(key, partial(self._find_samples, keep_index))
-        except BaseException:
-            self.close()
-            raise
         self._starts = starts_of(shard.num for shard in self._shards)
 
     def __len__(self) -> int:

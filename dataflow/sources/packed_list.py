@@ -21,7 +21,7 @@ from multiprocessing.context import get_spawning_popen
 from typing import Any, Final
 
 from dataflow.errors import NotPicklable
-from dataflow.system.descriptors import Descriptor, shared_memory_file
+from dataflow.system.descriptors import Descriptor, closed_on_error, shared_memory_file
 from dataflow.system.pickling import shorten_notes
 
 __all__ = ["PackedList"]
@@ -46,13 +46,10 @@ class PackedList(Sequence[Any]):
     """
 
     def __init__(self, elements: Iterable[Any]) -> None:
-        file = shared_memory_file("dataflow-list", 0)
-        try:
+        with closed_on_error():
+            file = shared_memory_file("dataflow-list", 0)
             num, size = _write(file, elements)
             self._open(file, num, size)
-        except BaseException:
-            file.close()
-            raise
 
     def _open(self, file: Descriptor, num: int, size: int) -> None:
         self._file = file
