@@ -28,6 +28,7 @@ from dataflow.protocol.state import state_of
 from dataflow.sources.folders import raise_error
 from dataflow.sources.source import Source
 from dataflow.system.urls import files_below, is_url
+from dataflow.transforms.indexing import reorder
 
 __all__ = [
     "DiskData",
@@ -134,10 +135,8 @@ class PositionalSource(Source[T_co], RNGDataFlow[T_co]):
             named = next(iter(self._df_files), type(self).__name__)
             raise IndexError(f"{named} holds no datapoints, so index {indexes[0]} is out of range")
         passes, positions = np.divmod(indexes, max(n, 1))
-        if self.shuffle:
-            for p in np.unique(passes).tolist():
-                here = passes == p
-                positions[here] = self._df_order(p, n, stream)[positions[here]]
+        if self.shuffle and len(indexes):
+            (positions,) = reorder(passes, positions, lambda p: (self._df_order(p, n, stream),))
         return positions
 
     def _df_order(self, p: int, n: int, stream: Stream) -> NDArray[Any]:

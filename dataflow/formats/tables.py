@@ -14,7 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -34,7 +34,7 @@ from dataflow.formats.arrow import (
     column_of,
     join_arrays,
 )
-from dataflow.formats.loading import PositionalSource, Positions, files_of, starts_of
+from dataflow.formats.loading import PositionalSource, Positions, by_part, files_of, starts_of
 from dataflow.formats.parquet import ParquetFiles
 from dataflow.protocol.base import Blocks, DataFlow
 from dataflow.protocol.datapoint import present
@@ -445,16 +445,11 @@ class _TableReader:
         numbers = np.searchsorted(self._starts, positions, "right") - 1
         order = None
         if (np.diff(numbers) < 0).any():
-            by_part = np.argsort(numbers, kind="stable")
+            part_by_part = np.argsort(numbers, kind="stable")
             order = np.empty(num, np.int64)
-            order[by_part] = np.arange(num)
-            numbers, positions = numbers[by_part], positions[by_part]
-        breaks = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), num]
-        parts = [
-            _Part(int(numbers[begin]), positions[begin:end] - self._starts[numbers[begin]])
-            for begin, end in pairwise(breaks)
-        ]
-        return parts, order
+            order[part_by_part] = np.arange(num)
+            positions = positions[part_by_part]
+        return [_Part(number, inside) for number, inside in by_part(self._starts, positions)], order
 
     def _run(self, first: int, end: int) -> Iterator[_Part]:
         while first < end:
