@@ -539,20 +539,14 @@ class _LMDBReader(_LMDBKeyReader):
     def __init__(self, path: str, pickled: bool) -> None:
         super().__init__(path, None, pickled=pickled)
         self._verified = bytearray(len(self))
-        if not self._is_ours and len(self):
-            try:
-                self._check_foreign()
-            except BaseException:
-                self.close()
-                raise
 
-    def _check_foreign(self) -> None:
-        """Raise if there are records of ours without our mark: datapoints may be missing."""
-        with self._file.lock:
-            for k in (0, len(self) - 1):
-                value = self._file.get(self._key_at(k))
-                if value is not None and is_record(value):
-                    raise file_damaged(self._file.path, "", "there are records of dataflow, and the mark is missing")
+    def _find_keys(self, keys: Sequence[str | bytes] | str | None) -> tuple[int, Callable[[int], bytes]]:
+        num, key_at = super()._find_keys(keys)
+        for k in (0, num - 1) if num and not self._is_ours else ():
+            value = self._file.get(key_at(k))
+            if value is not None and is_record(value):  # datapoints may be missing, too
+                raise file_damaged(self._file.path, "", "there are records of dataflow, and the mark is missing")
+        return num, key_at
 
     def _make(self, first: int, values: list[Any]) -> list[Any]:
         decode, end = self._decoder.decode, first + len(values)
