@@ -252,17 +252,11 @@ class _Opening:
 
 
 class _Source(NamedTuple):
-    """One file, and how it is read.
+    """One file, and how it is read."""
 
-    Attributes:
-        name: What is kept under in the cache.
-        read: Returns its bytes.
-        state: Returns what differs if it is changed; empty if that is unknown.
-    """
-
-    name: str
+    name: str  # under which it is kept in the cache
     read: Callable[[], Awaitable[bytes]]
-    state: Callable[[], Awaitable[str]]
+    state: Callable[[], Awaitable[str]]  # returns what differs if the file has changed; empty if that is unknown
 
 
 class _Client:
@@ -413,9 +407,6 @@ class _Threads:
 
     They are daemons: a call that never returns, such as one for a file on a dead mount, would otherwise keep the
     interpreter from ending.
-
-    Args:
-        max_threads: How many there may be.
     """
 
     def __init__(self, max_threads: int) -> None:

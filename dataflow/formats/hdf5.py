@@ -156,12 +156,7 @@ class HDF5Serializer:
 
 
 class _HDF5Reader:
-    """An open file.
-
-    Args:
-        path: The file.
-        data_paths: The datasets; None means those named in a file of ours.
-    """
+    """An open file; without `data_paths`, it must be one of ours, which names its datasets."""
 
     def __init__(self, path: str, data_paths: Sequence[str] | None) -> None:
         h5py = _package()
@@ -362,12 +357,6 @@ def _writing(h5py: Any, path: str, names: Sequence[str] | None, compress: str | 
     """Context manager: return what writes datapoints. The file is complete after a normal exit.
 
     Each chunk has a checksum, and so have the newest versions of HDF5's own structures, which are used.
-
-    Args:
-        h5py: The package.
-        path: The file.
-        names: Names of the datasets.
-        compress: A compression of HDF5, or None.
     """
     with _Disk(path) as disk, h5py.File(disk, "w", libver="latest") as file:
         disk.check()

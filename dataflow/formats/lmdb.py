@@ -262,15 +262,7 @@ def _open_files() -> _OpenFiles:
 
 
 class _LMDBFile:
-    """An LMDB file, open for reading.
-
-    Args:
-        path: The file, or a folder with a ``data.mdb`` in it.
-
-    Raises:
-        FileDamaged: It is shorter than its header says, or is not an LMDB file.
-        MissingExtra: lmdb is not installed.
-    """
+    """An LMDB file, open for reading."""
 
     def __init__(self, path: str) -> None:
         self._lmdb = _package()
@@ -385,13 +377,7 @@ class _KeyList:
 
 
 class _LMDBKeyReader:
-    """Reader of the keys and values of a file.
-
-    Args:
-        path: The file.
-        keys: The keys, or a format for numbers; None means all.
-        pickled: Load pickles.
-    """
+    """Reader of the keys and values of a file."""
 
     def __init__(self, path: str, keys: Sequence[str | bytes] | str | None, *, pickled: bool = False) -> None:
         self._file = _LMDBFile(path)
@@ -529,12 +515,7 @@ def _encode(key: str | bytes) -> bytes:
 
 
 class _LMDBReader(_LMDBKeyReader):
-    """Reader of the datapoints of a file. Each is verified when it is read for the first time.
-
-    Args:
-        path: The file.
-        pickled: Load pickles.
-    """
+    """Reader of the datapoints of a file. Each is verified when it is read for the first time."""
 
     def __init__(self, path: str, pickled: bool) -> None:
         super().__init__(path, None, pickled=pickled)
@@ -566,13 +547,7 @@ class _LMDBReader(_LMDBKeyReader):
 
 @contextmanager
 def _writing(lmdb: Any, path: str, frequency: int) -> Iterator[_LMDBWriter]:
-    """Context manager: return what writes numbered values. The file is complete after a normal exit.
-
-    Args:
-        lmdb: The package.
-        path: The file, which is new or empty.
-        frequency: Values after which a commit is due, at the latest.
-    """
+    """Context manager: return what writes numbered values. The file, which is new, is complete after a normal exit."""
     with lmdb.open(
         path, subdir=False, lock=False, map_size=_FIRST_MAP, sync=False, meminit=False, max_readers=1
     ) as environment:
@@ -596,7 +571,7 @@ class _LMDBWriter:
         self._lmdb = lmdb
         self._environment = environment
         self._path = path
-        self._frequency = max(1, frequency)
+        self._frequency = max(1, frequency)  # values after which a commit is due, at the latest
         self._transaction: Any = None  # the one that is open
         self._pending: list[tuple[bytes, bytes, bool]] = []  # since the last commit: key, value, whether to append
         self._num_bytes = 0  # bytes of the pending values

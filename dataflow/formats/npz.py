@@ -165,14 +165,6 @@ class _NpzReader:
 
     Each block of rows is verified when it is read for the first time; arrays of other programs' files, as a whole, when
     the file is opened.
-
-    Args:
-        path: The file.
-
-    Raises:
-        FileDamaged: It is not an archive, or was cut off, or a checksum does not match.
-        PickleRefused: An array holds Python objects.
-        ValueError: The arrays differ in length, or one has none, or a dtype that datapoints cannot have.
     """
 
     def __init__(self, path: str) -> None:
@@ -450,12 +442,7 @@ def _header(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Npy
 
 
 def _foreign_column(path: str, name: str, header: NpyHeader) -> Column:
-    """Return the column for an array of another program.
-
-    Raises:
-        FileDamaged: No array has such a shape.
-        ValueError: Its dtype is not one of datapoints.
-    """
+    """Return the column for an array of another program, which may have a dtype that datapoints cannot have."""
     text, shape = dtype_name(header.dtype), header.shape[1:]
     column = Column(name, "array" if shape else "scalar", text or "", shape)
     try:
@@ -470,11 +457,7 @@ def _foreign_column(path: str, name: str, header: NpyHeader) -> Column:
 
 
 def _check_rows(path: PathLike, shapes: dict[str, tuple[int, ...]]) -> int:
-    """Return the number of rows that arrays of these shapes have.
-
-    Raises:
-        ValueError: They differ in it, or one has none.
-    """
+    """Return the number of rows that all arrays of these shapes have."""
     for name, shape in shapes.items():
         if not shape:
             raise ValueError(f"{path}: the array {name!r} has no rows (its shape is ())")

@@ -488,12 +488,7 @@ class _TableReader:
 
 
 def _open_in_memory(table: Any, columns: Sequence[Any] | None) -> _TableReader:
-    """Open a table that is in memory.
-
-    Raises:
-        TypeError: `table` is not a table.
-        ValueError: A column is missing, or columns differ in length.
-    """
+    """Open a table that is in memory."""
     if isinstance(table, Mapping):
         return _open_arrays("the dict", table, columns)
     if isinstance(table, np.ndarray) and table.dtype.names:
@@ -619,11 +614,7 @@ def _open_arrow(table: Any, columns: Sequence[Any] | None) -> _TableReader:
 
 
 def _check_polars(name: Any, dtype: Any) -> None:
-    """Check that Polars passes a column on: of Python objects, Arrow would get the addresses.
-
-    Raises:
-        ValueError: It does not; names the column, and the cure.
-    """
+    """Check that Polars passes a column on: of Python objects, Arrow would get the addresses."""
     if (what := _NOT_PASSED_ON.get(str(dtype))) is not None:
         raise ValueError(
             f"TableData: column {name!r} holds {what}, which Polars does not pass on: leave the column out with "

@@ -260,13 +260,6 @@ def _load_offsets(file: PositionalFile, compute: Compute) -> tuple[Offsets, bool
     """Return the offset of each record and of the end of a file, and whether all its checksums have just been verified.
 
     They are read from the index beside it; otherwise they are found by reading the file, and written there.
-
-    Args:
-        file: The file.
-        compute: The checksum of its frames.
-
-    Raises:
-        FileDamaged: A checksum does not match, or the file was cut off.
     """
     kept = read_index(file, _KIND)
     if kept is not None and _fits(file, kept):
@@ -319,10 +312,6 @@ def _scan(file: PositionalFile, compute: Compute) -> Iterator[int]:
 
 
 def _verify_record(path: str, place: str, data: Any, footer: Any, offset: int, compute: Compute) -> None:
-    """Compare the checksum behind a record with the record, which begins at `offset`.
-
-    Raises:
-        FileDamaged: The checksum does not match.
-    """
+    """Compare the checksum behind a record with the record, which begins at `offset`."""
     if compute(data) != int.from_bytes(footer, "little"):
         raise file_damaged(path, place, "the checksum of a record does not match its content, which begins", offset)

@@ -401,13 +401,9 @@ class _Member(NamedTuple):
 
 
 def _scan(file: PositionalFile, begins: array[int], ends: array[int], sums: array[int] | None) -> None:
-    """Append begin, end and, if asked for, sum of each sample of a shard.
+    """Append begin, end and, if asked for, sum of each sample of a shard, up to the first damage.
 
     The last sample ends after the mark of the archive's end.
-
-    Raises:
-        FileDamaged: The shard is damaged; the sample that it cuts off was not appended.
-        ValueError: The shard is compressed.
     """
     size = _FROM_URL if isinstance(file, UrlFile) else _WINDOW
     window, base, at = b"", 0, 0
@@ -441,11 +437,7 @@ def _sum(members: Iterable[_Member]) -> int:
 
 
 def _compare(path: str, data: Any, offset: int, indexed: int) -> list[_Member]:
-    """Return the files of a sample, whose sum is in the index.
-
-    Raises:
-        FileDamaged: The shard is damaged, or another one than its index says.
-    """
+    """Return the files of a sample, if they are those whose sum is in the index."""
     try:
         members = list(_members(path, data, offset))
     except FileDamaged:
@@ -466,11 +458,7 @@ def _members(path: str, data: Any, offset: int) -> Iterator[_Member]:
 
 
 def _walk(path: str, read: Callable[[int, int], Any], at: int, stop: int, *, is_whole: bool) -> Iterator[_Member]:
-    """Yield the files from one offset to another that belong to samples.
-
-    Raises:
-        FileDamaged: A header is damaged, or the content of a file is missing.
-    """
+    """Yield the files from one offset to another that belong to samples."""
     first, long_name, long_size, is_sparse = at, None, None, False
     while at < stop:
         header = bytes(read(at, min(_BLOCK, stop - at)))
@@ -519,12 +507,7 @@ def _walk(path: str, read: Callable[[int, int], Any], at: int, stop: int, *, is_
 
 
 def _unsparse(path: str, member: _Member, data: Any, offset: int) -> bytes:
-    """Return the content of a sparse file, with zeros where it has holes.
-
-    Raises:
-        FileDamaged: The map of its holes is damaged.
-        ValueError: It is too large.
-    """
+    """Return the content of a sparse file, with zeros where it has holes."""
     stored = io.BytesIO(data[member.header - offset :])
     try:
         with tarfile.open(fileobj=stored, mode="r:") as tar:
