@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from dataflow.protocol.pauses import Pause, paused
 from dataflow.system.descriptors import Descriptor, closed_on_error
 from dataflow.transforms.arguments import require_end
 
-__all__ = ["alone", "has_locks", "replacing", "save_pass", "try_lock", "write_all", "writing_all"]
+__all__ = ["alone", "has_locks", "replacing", "save_pass", "try_lock", "writing_all"]
 
 _INTERVAL = 0.1  # seconds between two attempts at a lock that is held elsewhere
 _log = logging.getLogger("dataflow.formats")
@@ -51,22 +51,13 @@ def save_pass(df: Any, owner: str, write: Callable[[int, Any], None]) -> None:
     """
     flow: DataFlow = require_flow(df, f"{owner}.save", "df")
     require_end(flow, f"{owner}.save", "writes one pass")
-    write_all(flow, write, total=known_length(flow), label="saving")
-
-
-def write_all(datapoints: Iterable[Any], write: Callable[[int, Any], None], *, total: int | None, label: str) -> None:
-    """Call `write` with number and datapoint, under a progress bar, which appears after a second.
-
-    Raises:
-        NotStorable: Raised by `write`; names the datapoint.
-    """
-    list(writing_all(iter(datapoints), write, total=total, label=label, waits=False))  # which yields nothing
+    list(writing_all(iter(flow), write, total=known_length(flow), label="saving", waits=False))  # which yields nothing
 
 
 def writing_all(
     datapoints: Iterator[Any], write: Callable[[int, Any], None], *, total: int | None, label: str, waits: bool
 ) -> Iterator[Pause]:
-    """The steps of `write_all`: with `waits`, a generator that yields only pauses.
+    """Call `write` with number and datapoint, under a progress bar, which appears after a second; yields only pauses.
 
     Raises:
         NotStorable: Raised by `write`; names the datapoint.
