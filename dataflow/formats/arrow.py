@@ -447,7 +447,7 @@ def _rows_of(data: Any) -> Iterable[Any]:
     if data.null_count:
         nulls = data.is_null().to_numpy(zero_copy_only=False).tolist()
         return [None if nulls[k] else next(iter(_rows_of(data.slice(k, 1)))) for k in range(len(data))]
-    ends = _ends(data)
+    ends = np.cumsum(_lengths(data)).tolist()
     child = _plain(data.flatten())
     if _has_array(child):
         numbers = _numbers(child)
@@ -485,8 +485,7 @@ def _batch_of(data: Any) -> NDArray[Any]:
     if data.null_count:
         missing = int(np.flatnonzero(data.is_null().to_numpy(zero_copy_only=False))[0])
         raise NoBatch(missing, f"is missing (null), and an array of {kind} has no place for that")
-    ends = np.array(_ends(data))
-    lengths = np.diff(ends, prepend=0)
+    lengths = _lengths(data)
     if len(lengths) and (lengths != lengths[0]).any():
         other = int(np.flatnonzero(lengths != lengths[0])[0])
         raise NoBatch(other, f"is a list of {lengths[other]}, and the first row of the batch a list of {lengths[0]}")
@@ -504,12 +503,8 @@ def _is_list(kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def _ends(data: Any) -> list[int]:
-    """Return where each list ends in the flattened array; there is no missing list."""
-    from pyarrow import types
+def _lengths(data: Any) -> NDArray[Any]:
+    """Return the length of each list; there is no missing list."""
+    import pyarrow.compute
 
-    if types.is_fixed_size_list(data.type):
-        size = data.type.list_size
-        return list(range(size, size * (len(data) + 1), size)) if size else [0] * len(data)
-    offsets = data.offsets.to_numpy()
-    return (offsets[1:] - offsets[0]).tolist()  # type: ignore[no-any-return]
+    return _numbers(pyarrow.compute.list_value_length(data))
