@@ -31,7 +31,6 @@ class AsyncFileSystems:
     def __init__(self, num_connections: int, options: Mapping[str, Any]) -> None:
         self._num_connections = num_connections
         self._options = options
-        self._kinds: dict[str, Any] = {}  # classes of file systems, by protocol
         self._opened: dict[str, Any] = {}
 
     def find(self, url: str) -> tuple[Any, str] | None:
@@ -45,11 +44,7 @@ class AsyncFileSystems:
             return None  # a chain of several
         protocol = url.partition("://")[0].lower()
         with reporting_url(url):
-            kind = self._kinds.get(protocol)
-            if kind is None:
-                optional("fsspec", "fsspec", "URLs need")
-                registry = optional("fsspec.registry", "fsspec", "URLs need")
-                kind = self._kinds[protocol] = registry.get_filesystem_class(protocol)
+            kind = optional("fsspec", "fsspec", "URLs need").get_filesystem_class(protocol)
             if not kind.async_impl:
                 return None
             of_url = kind._get_kwargs_from_urls(url)

@@ -6,7 +6,7 @@ import pytest
 
 from dataflow.formats.async_files import AsyncFileSystems
 
-registry = pytest.importorskip("fsspec.registry")
+fsspec = pytest.importorskip("fsspec")
 
 
 class AnyFileSystem:
@@ -53,7 +53,7 @@ def made(monkeypatch):
     """Makes the file system of a class, with 7 connections."""
 
     def make(kind, **options):
-        monkeypatch.setattr(registry, "get_filesystem_class", lambda protocol: kind)
+        monkeypatch.setattr(fsspec, "get_filesystem_class", lambda protocol: kind)
 
         async def find():
             return AsyncFileSystems(7, options).find("any://bucket/file")
