@@ -181,23 +181,19 @@ def _is_still(fd: int, path: str) -> bool:
 
 
 def _remove_abandoned(folder: str, name: str) -> None:
-    if fcntl is None:
+    if not has_locks():
         return
     for part in glob.glob(os.path.join(glob.escape(folder), f".{glob.escape(name)}.*.part")):
         try:
-            fd = os.open(part, os.O_RDWR)
-        except OSError:
-            continue  # gone meanwhile, or owned by another user
-        try:
             # A writer that has made it, and not locked it yet, finds it gone and fails: that takes two programs that
             # save under one name at one moment.
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = try_lock(part)
+        except OSError:
+            continue  # it is owned by another user
+        if lock is not None:  # it is not being written
             _log.info("removing %s, which a killed program has left", part)
             Path(part).unlink(missing_ok=True)
-        except BlockingIOError:
-            pass  # it is being written
-        finally:
-            os.close(fd)
+            lock.close()
 
 
 def _publish(part: str, target: str, overwrite: bool) -> None:
