@@ -98,7 +98,7 @@ class RunnerStatistics:
         backend: What its workers are: "process", "thread" or "ray"; "remote" for the senders of a `RemoteDataZMQ`.
         reads_input: Whether it reads its input itself, as a parallel map does; a runner's workers read theirs.
         cores: Processor cores that this process may use.
-        seconds: Time since the workers were started.
+        seconds: Time since the workers were started; for a runner inside of workers, the sum of all.
         datapoints: Datapoints received.
         nbytes: Bytes of these.
         waiting_seconds: Time in which the consumer waited for a datapoint.
@@ -116,7 +116,7 @@ class RunnerStatistics:
             how many work at a time, on average. None for all.
         adapts: Whether the number was left open by "auto".
         outer: Position of the runner in whose workers it runs, among the runners of `FlowStatistics`; None if it runs
-            in the main process.
+            in the main process. Of a runner inside of workers, only what it has received is known.
         num_outer: For a runner inside of workers: how many of these are summed here; 1 otherwise.
         sending: Part of the workers' time in which they encode and send, 0 to 1; None if not known.
         workers: Each worker.
@@ -156,8 +156,9 @@ class RunnerStatistics:
 
     @property
     def datapoints_per_second(self) -> float:
-        """Datapoints received per second of the consumer's time."""
-        return self.datapoints / self.consumer_seconds if self.consumer_seconds else 0.0
+        """Datapoints received per second of the consumer's time; for a runner inside of workers, by each of them."""
+        seconds = self.consumer_seconds if self.outer is None else self.seconds
+        return self.datapoints / seconds if seconds else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ class NodeStatistics:
         runner: Position of the runner in whose workers it runs, among `FlowStatistics.runners`; None if it runs in the
             consumer.
         share: Its part of the time in which these workers are busy, 0 to 1; in the consumer, of all the consumer's
-            time, waiting included. None if not known.
+            time, waiting included. None if not known, as in workers of a runner that is itself inside of workers.
     """
 
     node: str
@@ -219,7 +220,7 @@ class Figures(NamedTuple):
         statistics: Of the runner or map; its `node` is not known here.
         nodes: The nodes that its workers run, as objects of this process.
         samples: Samples of each of these nodes; none if there were no samples.
-        inner: Runners among these nodes, summed over all workers; `node` is the position in `nodes`.
+        inner: What runners among these nodes have received, in all workers; `node` is the position in `nodes`.
     """
 
     statistics: RunnerStatistics

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from dataflow.observe.figures import Figures, FlowStatistics, NodeStatistics, RunnerStatistics
-from dataflow.observe.node_sampler import positions_in_workers
 from dataflow.observe.report_page import Sample, page_of, png_of
 from dataflow.observe.report_text import report_text
 from dataflow.observe.representation import chain_rows
 from dataflow.observe.tracing import trace_of
+from dataflow.protocol.passes import walk
 
 __all__ = ["report_of", "statistics_of", "write_trace"]
 
@@ -46,23 +46,20 @@ def statistics_of(df: Any, in_consumer: Mapping[int, float] | None = None) -> Fl
         if figures is None:
             continue
         outer = len(runners)
-        added: list[tuple[RunnerStatistics, Sequence[int]]] = []
-        inside: set[int] = set()
+        runners.append(replace(figures.statistics, node=k))
+        places = [position.get(id(node)) for node in figures.nodes]
+        runs_in.update((place, outer) for place in places if place is not None)
+        counts = {place: num for place, num in zip(places, figures.samples, strict=False) if place is not None}
+        if num := sum(counts.values()):
+            shares.update((place, count / num) for place, count in counts.items())
         for inner in figures.inner:
-            row_of_inner = position.get(id(figures.nodes[inner.node]))
-            if row_of_inner is not None:
-                below = positions_in_workers(inner.node, figures.nodes)
-                added.append((replace(inner, node=row_of_inner, outer=outer), below))
-                inside.update(below)
-        own = [j for j in range(len(figures.nodes)) if j not in inside]
-        for statistics, positions in [(replace(figures.statistics, node=k), own), *added]:
-            places = {j: position[id(figures.nodes[j])] for j in positions if id(figures.nodes[j]) in position}
-            runs_in.update(dict.fromkeys(places.values(), len(runners)))
-            counts = {place: figures.samples[j] for j, place in places.items() if j < len(figures.samples)}
-            num = sum(counts.values())
-            if num:
-                shares.update((place, count / num) for place, count in counts.items())
-            runners.append(statistics)
+            place = places[inner.node]
+            if place is not None:
+                for node in _nodes_in_workers(figures.nodes[inner.node]):
+                    if (below := position.get(id(node))) is not None:
+                        runs_in[below] = len(runners)
+                        shares.pop(below, None)
+                runners.append(replace(inner, node=place, outer=outer))
     for k, row in enumerate(rows):
         if k not in runs_in and in_consumer and id(row.node) in in_consumer and position[id(row.node)] == k:
             shares[k] = in_consumer[id(row.node)]
@@ -71,6 +68,11 @@ def statistics_of(df: Any, in_consumer: Mapping[int, float] | None = None) -> Fl
         for k, row in enumerate(rows)
     )
     return FlowStatistics(nodes, tuple(runners))
+
+
+def _nodes_in_workers(runner: Any) -> Iterator[Any]:
+    """The nodes that the workers of a runner run; none for a map, whose workers call its function only."""
+    return walk(runner.ds, everywhere=True) if runner._df_remote_inputs else iter(())
 
 
 def report_of(df: Any, kind: type, path: str | os.PathLike[str] | None, in_consumer: Mapping[int, float]) -> str:

@@ -14,8 +14,7 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
@@ -25,7 +24,7 @@ from dataflow.protocol.state import state_of
 from dataflow.system.machine import processor_times
 from dataflow.transport.worker_counters import WorkerActivity, WorkerCounters
 
-__all__ = ["NodeSampler", "positions_in_workers"]
+__all__ = ["NodeSampler"]
 
 _SENDER: Final = os.path.join(PACKAGE, "transport", "batching_sender.py")
 _CREDIT: Final = os.path.join(PACKAGE, "transport", "flow_control.py")
@@ -60,7 +59,6 @@ class NodeSampler:
         nodes = list(walk(flow, everywhere=True))
         # Not the nodes: a sampler of an abandoned thread must not keep them alive.
         self._runners = [(k, weakref.ref(node)) for k, node in enumerate(nodes) if node._df_has_workers]
-        self._inside = {k: positions_in_workers(k, nodes) for k, _ in self._runners}
         self._owners = FrameOwners(nodes)
         if len(self._runners) == 1:  # it waits for its workers there
             self._owners.add_files(_files_of_runners(), self._runners[0][0])
@@ -146,15 +144,13 @@ class NodeSampler:
         return cpu, delayed
 
     def _look_inside(self) -> None:
-        """Record the totals of the runners inside of this worker."""
+        """Record what the runners inside of this worker have received."""
         slot = 0
         for k, ref in self._runners:
             node = ref()
             metrics = None if node is None else state_of(node).metrics
             if metrics is not None:
-                found, samples = metrics.totals()
-                self._counters.set_inner(slot, replace(found, node=k))
-                self._counters.set_nodes_of_inner(self._inside[k], samples)
+                self._counters.set_inner(slot, metrics.totals(k))
                 slot += 1
 
 
@@ -166,15 +162,6 @@ def _with_own_step(begin: Any, node_ref: Any, steps: dict[Any, Any], add: Any, *
         steps[func] = add(func)
     vars(applied)["step"] = types.MethodType(steps[func], applied)
     return applied
-
-
-def positions_in_workers(runner: int, nodes: Sequence[Any]) -> list[int]:
-    """The positions of the nodes in the workers of ``nodes[runner]``, in the order of the samples of these workers."""
-    if not nodes[runner]._df_remote_inputs:
-        return [runner]  # a map
-    known = {id(node): k for k, node in enumerate(nodes)}
-    first = next(iter(nodes[runner]._df_inputs), None)
-    return [] if first is None else [known[id(node)] for node in walk(first, everywhere=True)]
 
 
 def _files_of_runners() -> list[str]:

@@ -176,15 +176,10 @@ class RunnerMetrics:
         )
         return figures, workers
 
-    def totals(self) -> tuple[InnerTotals, Sequence[int]]:
-        """The sums over all workers, for a worker around this runner, and the samples of their nodes."""
-        found, workers = self.statistics()
-        sums = [sum(worker.seconds[state] for worker in workers) for state in list(WorkerActivity)[1:]]
-        sums += [sum(worker.cpu for worker in workers), sum(worker.delayed for worker in workers)]
-        consumer = (found.waiting_seconds, found.receiving_seconds, found.source_seconds, found.working_seconds)
-        samples = [sum(counts) for counts in zip(*(worker.nodes for worker in workers), strict=True)]
-        totals = InnerTotals(0, self._num_workers, found.datapoints, found.nbytes, consumer, tuple(sums))
-        return totals, samples
+    def totals(self, node: int) -> InnerTotals:
+        """What a worker around this runner reports of it; it is the worker's node number `node`."""
+        found, _ = self.statistics()
+        return InnerTotals(node, found.datapoints, found.nbytes, found.consumer_seconds)
 
     def _counted(self, now: float) -> list[WorkerTotals]:
         """The totals of the workers, as they have counted them."""
@@ -277,33 +272,14 @@ def _worker(index: int, totals: WorkerTotals) -> WorkerStatistics:
 
 
 def _inner(node: Any, position: int, found: Sequence[InnerTotals]) -> RunnerStatistics:
-    """The sum of a runner over all workers around it, as one with a single worker that has done all."""
-    waiting, receiving, source, elsewhere = (sum(inner.consumer[k] for inner in found) for k in range(4))
-    busy, blocked, memory, starved, cpu, delayed = (sum(inner.workers[k] for inner in found) for k in range(6))
-    num = max(1, sum(inner.num_workers for inner in found))
-    each = [
-        WorkerStatistics(
-            k,
-            busy_seconds=busy / num,
-            cpu_seconds=cpu / num,
-            delayed_seconds=delayed / num,
-            blocked_seconds=blocked / num,
-            memory_seconds=memory / num,
-            starved_seconds=starved / num,
-        )
-        for k in range(num)
-    ]
+    """What the runners at one node of all workers have received."""
     return RunnerStatistics(
         node=position,
         name=type(node).__name__,
         backend=node._df_backend.name,
         reads_input=not node._df_remote_inputs,
+        seconds=sum(inner.seconds for inner in found),
         datapoints=sum(inner.datapoints for inner in found),
         nbytes=sum(inner.nbytes for inner in found),
-        waiting_seconds=waiting,
-        receiving_seconds=receiving,
-        source_seconds=source,
-        working_seconds=elsewhere,
         num_outer=len(found),
-        workers=tuple(each),
     )

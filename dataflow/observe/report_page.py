@@ -120,7 +120,7 @@ def page_of(statistics: FlowStatistics, samples: Sequence[Sequence[Sample]] = ()
         *(f'<p class="verdict">{escape(sentence)}</p>' for sentence in answer),
         "</div>",
         *_chain(statistics),
-        *(part for runner in statistics.runners for part in _runner(runner)),
+        *(part for runner in statistics.runners if runner.outer is None for part in _runner(runner)),
         *_samples(samples),
         "<h2>As text</h2>",
         '<button id="copy" type="button">Copy</button>',

@@ -19,7 +19,8 @@ def report_text(statistics: FlowStatistics) -> str:
     """
     lines = [*_tree(statistics), ""]
     for runner in statistics.runners:
-        lines += [*_runner(runner), ""]
+        if runner.outer is None:  # of others only the rate is known, which is in the tree
+            lines += [*_runner(runner), ""]
     return "\n".join([*lines, *answer_of(statistics)])
 
 

@@ -1,8 +1,8 @@
 """The verdict: which part of a flow limits its speed, and what to do. A pure function of the figures.
 
 The outermost runner is judged first. If its consumer hardly waits, the consumer is the bottleneck. Otherwise the time
-of the workers tells: they compute, send, wait for memory, or wait for tasks. If a runner further in is what they wait
-for, that one is judged.
+of the workers tells: they compute, send, wait for memory, or wait for tasks. Of a runner inside of workers, only the
+rate is known, so it is named, and not judged.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _without_workers(statistics: FlowStatistics) -> FlowVerdict:
 def _judge(statistics: FlowStatistics, position: int) -> FlowVerdict:
     runner = statistics.runners[position]
     total = runner.consumer_seconds
-    if total < _MIN_SECONDS * runner.num_outer or not runner.datapoints:
+    if total < _MIN_SECONDS or not runner.datapoints:
         return FlowVerdict(
             "unknown", position, f"Too little was measured: {runner.name} has run for {total:.2g} seconds.", None
         )
@@ -174,9 +174,6 @@ def _of_workers(statistics: FlowStatistics, position: int, waiting: float) -> Fl
             f"{busy / total:.0%} of it. Datapoints may come in bursts; a larger window evens them out.",
             None,
         )
-    inner = _inner(statistics, position)
-    if inner is not None:
-        return _judge(statistics, inner)
     return _busy(statistics, position, busy, total)
 
 
@@ -230,11 +227,20 @@ def _busy(statistics: FlowStatistics, position: int, busy: float, total: float) 
         )
     n = with_work
     who = "worker is" if n == 1 else "workers are"
-    start = f"The {who} the bottleneck: {_dearest(statistics, position)}{_busy_part(n, busy / total)}."
+    dearest = _dearest_in_workers(statistics, position)
+    most = ""
+    if dearest is not None:
+        node, whose = statistics.nodes[dearest], "its" if len(runner.workers) == 1 else "their"
+        most = f"{node.node} takes {_share(node):.0%} of {whose} time, and "
+    start = f"The {who} the bottleneck: {most}{_busy_part(n, busy / total)}."
+    inner = {other.node: other.name for other in statistics.runners if other.outer == position}
     longest = max(worker.seconds for worker in runner.workers)
     used = sum(worker.cpu_seconds for worker in runner.workers) / longest
     wanted = used + sum(worker.delayed_seconds for worker in runner.workers) / longest
-    if runner.backend == "thread" and n > 1 and used <= 1.2 and wanted >= _LOCKED:
+    if inner and (dearest is None or dearest in inner):
+        names = " and ".join(dict.fromkeys(inner.values()))
+        cure = f"A report of the flow without {runner.name} shows what limits {names}."
+    elif runner.backend == "thread" and n > 1 and used <= 1.2 and wanted >= _LOCKED:
         cure = "They take turns holding the interpreter lock: processes do not."
     elif computing + delayed < _MOSTLY:
         cure = (
@@ -250,14 +256,11 @@ def _busy(statistics: FlowStatistics, position: int, busy: float, total: float) 
     return FlowVerdict("workers", position, f"{start} {cure}")
 
 
-def _dearest(statistics: FlowStatistics, position: int) -> str:
-    """Which node takes most of the workers' time, as the beginning of a sentence that goes on with "and"."""
-    known = [node for node in statistics.nodes if node.runner == position and node.share is not None]
-    dearest = max(known, key=_share, default=None)
-    if dearest is None or _share(dearest) < 0.01:
-        return ""
-    whose = "its" if len(statistics.runners[position].workers) == 1 else "their"
-    return f"{dearest.node} takes {_share(dearest):.0%} of {whose} time, and "
+def _dearest_in_workers(statistics: FlowStatistics, position: int) -> int | None:
+    """The position of the node that takes most of the workers' time; None if no share is known."""
+    shares = {k: _share(node) for k, node in enumerate(statistics.nodes) if node.runner == position}
+    dearest = max(shares, key=shares.__getitem__, default=None)
+    return None if dearest is None or shares[dearest] < 0.01 else dearest
 
 
 def _share(node: NodeStatistics) -> float:
@@ -267,17 +270,6 @@ def _share(node: NodeStatistics) -> float:
 def _busy_part(n: int, part: float) -> str:
     who = "it is" if n == 1 else "both are" if n == 2 else f"all {n} are"
     return f"{who} busy {part:.0%} of it"
-
-
-def _inner(statistics: FlowStatistics, position: int) -> int | None:
-    """The runner inside of these workers for which they wait most of the time."""
-    outer = statistics.runners[position]
-    busy = sum(worker.busy_seconds for worker in outer.workers)
-    for k, runner in enumerate(statistics.runners):
-        total = runner.consumer_seconds
-        if runner.outer == position and total >= _MUCH * busy and runner.waiting_seconds >= _MOSTLY * total:
-            return k
-    return None
 
 
 def _source(statistics: FlowStatistics, position: int, part: float) -> FlowVerdict:
@@ -303,7 +295,7 @@ def _slowed(runner: RunnerStatistics, position: int) -> FlowVerdict | None:
     from running, and the workers are what runs.
     """
     total, working = runner.consumer_seconds, runner.working_seconds
-    if runner.outer is not None or not working or not runner.consumer_cpu_seconds:
+    if not working or not runner.consumer_cpu_seconds:
         return None
     cpu = runner.consumer_cpu_seconds - runner.receiving_seconds - runner.source_seconds
     computing, delayed = max(0.0, cpu / working), runner.consumer_delayed_seconds / working
@@ -334,9 +326,6 @@ def _slowed(runner: RunnerStatistics, position: int) -> FlowVerdict | None:
 def _consumer(statistics: FlowStatistics, position: int, waiting: float) -> FlowVerdict:
     runner = statistics.runners[position]
     waits = f"the consumer waits {waiting:.0%} of the time for {runner.name}"
-    if runner.outer is not None:
-        text = f"What the workers around it do is the bottleneck: {waits}."
-        return FlowVerdict("consumer", position, text)
     above = [node for node in statistics.nodes[: runner.node] if node.runner is None]
     taken = sum(map(_share, above))
     dearest = _dearest_in_consumer(statistics, 0, runner.node)

@@ -50,8 +50,8 @@ _BUSY_TIME: Final = _TIMES + _BUSY
 _SENDING, _OTHER = 12, 13  # samples that belong to no node
 _WINDOW: Final = 14  # per mille of the window in use
 _INNER: Final = 16  # runners inside of this worker
-_INNER_WORDS: Final = 16  # of each
-_MAX_INNER: Final = 3
+_INNER_WORDS: Final = 4  # of each
+_MAX_INNER: Final = 4
 _NODES: Final = _INNER + _MAX_INNER * _INNER_WORDS  # samples of each node
 NUM_NODES: Final = 64
 """Nodes of a worker's flow that samples tell apart; further ones count as no node."""
@@ -64,23 +64,19 @@ _NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class InnerTotals:
-    """What a runner inside of a worker, and its workers, have done so far.
+    """What a runner inside of a worker has received so far.
 
     Attributes:
         node: Position of the runner among the nodes of the worker's flow.
-        num_workers: Its workers.
         datapoints: Datapoints that it has received.
         nbytes: Bytes of these.
-        consumer: Seconds of its consumer: waiting, receiving, reading the source, elsewhere.
-        workers: Seconds of all its workers: busy, blocked, memory, starved, processor time, delayed.
+        seconds: Time of its consumer.
     """
 
     node: int
-    num_workers: int
     datapoints: int
     nbytes: int
-    consumer: tuple[float, ...]
-    workers: tuple[float, ...]
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,21 +204,12 @@ class WorkerCounters:
         """Count a sample that belongs to no node."""
         self._words[_OTHER] += 1
 
-    def set_nodes_of_inner(self, nodes: Sequence[int], samples: Sequence[int]) -> None:
-        """Record samples of nodes that run in workers of a runner inside; this worker's own do not see them."""
-        for node, num in zip(nodes, samples, strict=False):
-            if node < NUM_NODES:
-                self._words[_NODES + node] = num
-
     def set_inner(self, slot: int, totals: InnerTotals) -> None:
-        """Record what a runner inside of this worker has done; a few have room."""
-        if slot >= _MAX_INNER:
-            return
-        start = _INNER + slot * _INNER_WORDS
-        times = (*totals.consumer, *totals.workers)
-        values = [totals.node + 1, totals.num_workers, totals.datapoints, totals.nbytes, *(int(t * _NS) for t in times)]
-        for k, value in enumerate(values):
-            self._words[start + k] = value
+        """Record what a runner inside of this worker has received; a few have room."""
+        if slot < _MAX_INNER:
+            values = (totals.node + 1, totals.datapoints, totals.nbytes, int(totals.seconds * _NS))
+            for k, value in enumerate(values, _INNER + slot * _INNER_WORDS):
+                self._words[k] = value
 
     def end(self) -> None:
         """Record that the worker has ended."""
@@ -271,10 +258,9 @@ def totals_of(words: Sequence[int], now: float | None = None) -> WorkerTotals:
         seconds[state] += max(0.0, now - words[_SINCE] / _NS)
     inner = []
     for start in range(_INNER, _NODES, _INNER_WORDS):
-        node, num_workers, datapoints, nbytes, *times = words[start : start + _INNER_WORDS]
+        node, datapoints, nbytes, time = words[start : start + _INNER_WORDS]
         if node:
-            consumer, workers = (tuple(t / _NS for t in part) for part in (times[:4], times[4:10]))
-            inner.append(InnerTotals(node - 1, num_workers, datapoints, nbytes, consumer, workers))
+            inner.append(InnerTotals(node - 1, datapoints, nbytes, time / _NS))
     return WorkerTotals(
         words[_PID],
         words[_DATAPOINTS],

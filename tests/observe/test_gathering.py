@@ -32,7 +32,8 @@ def test_nodes_below_a_runner_in_a_worker_are_those_of_its_workers(reads_input):
     outer = Runs(joined)
     nodes = [joined, inner, decode, decode.ds, other, other.ds]
     inside = replace(runner(workers(2)), node=1, reads_input=reads_input, name="Inner")
-    outer.figures = Figures(runner(workers(1)), nodes, [1, 1, 3, 1, 2, 0], [inside])
+    below = [3, 1] if reads_input else [0, 0]  # what runs in its workers is not seen from the outer one
+    outer.figures = Figures(runner(workers(1)), nodes, [1, 1, *below, 2, 0], [inside])
     found = statistics_of(BatchData(outer, 2))
     assert [(one.name, one.node, one.outer) for one in found.runners] == [
         ("MultiProcessRunnerZMQ", 1, None),
@@ -40,9 +41,9 @@ def test_nodes_below_a_runner_in_a_worker_are_those_of_its_workers(reads_input):
     ]
     by_row = [(node.runner, node.share) for node in found.nodes[2:]]
     if reads_input:  # as a parallel map does, whose input stays outside of its workers
-        assert by_row == [(0, 1 / 7), (1, 1), (0, 3 / 7), (0, 1 / 7), (0, 2 / 7), (0, 0)]
+        assert by_row == [(0, 1 / 8), (0, 1 / 8), (0, 3 / 8), (0, 1 / 8), (0, 2 / 8), (0, 0)]
     else:
-        assert by_row == [(0, 1 / 4), (0, 1 / 4), (1, 3 / 4), (1, 1 / 4), (0, 2 / 4), (0, 0)]
+        assert by_row == [(0, 1 / 4), (0, 1 / 4), (1, None), (1, None), (0, 2 / 4), (0, 0)]
 
 
 def test_rows_without_a_node_and_nodes_without_figures_have_none():

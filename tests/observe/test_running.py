@@ -162,7 +162,7 @@ def test_a_runner_inside_of_workers_is_summed():
         assert inside.outer == 0
         assert inside.name == "MultiThreadMapData"
         assert inside.node == 1
-        assert len(inside.workers) == 4
+        assert inside.datapoints_per_second > 0 and inside.workers == ()
         assert "MultiThreadMapData" in df.report()
         assert outer.outer is None
 
