@@ -1,16 +1,18 @@
-"""Options of both ends: addresses, limits of what may be under way, heartbeat and timeout; checked alike."""
+"""Options of both ends: addresses, limits of what may be under way, heartbeat, timeout and keys; checked alike."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from dataflow.protocol.parameters import seconds, whole_number
+from dataflow.remote.keys import Keys, load_keys
 from dataflow.remote.peer_messages import MAX_HEARTBEAT, MIN_HEARTBEAT, SendLimits
 
-__all__ = ["HEARTBEAT", "HWM_BYTES", "check_options"]
+__all__ = ["HEARTBEAT", "HWM_BYTES", "PeerOptions", "check_options"]
 
 HEARTBEAT: Final = 2.0
 """Default heartbeat interval in seconds; three heartbeats may be missed."""
@@ -24,6 +26,33 @@ _IPC: Final = "ipc://"
 _ABSTRACT: Final = "ipc://@"  # a name on Linux, not a file
 
 
+@dataclass(frozen=True)
+class PeerOptions:
+    """What sender and receiver have in common, as `check_options` returns it.
+
+    Attributes:
+        owner: Class or function that the user has called, for messages.
+        addresses: One or two addresses.
+        bind: Whether to bind to the addresses; otherwise connect to them.
+        limits: How far a sender may run ahead, as this side wants it.
+        heartbeat: Seconds between heartbeats.
+        timeout: Seconds to wait for an answer or a datapoint that is due; None waits without limit.
+        curve: Where the keys of this side are; None if it uses none.
+    """
+
+    owner: str
+    addresses: tuple[str, ...]
+    bind: bool
+    limits: SendLimits
+    heartbeat: float = HEARTBEAT
+    timeout: float | None = None
+    curve: str | os.PathLike[str] | None = None
+
+    def keys(self, side: str) -> Keys | None:
+        """Load the keys of this side: `SENDER` or `RECEIVER`. For errors see `load_keys`."""
+        return None if self.curve is None else load_keys(self.curve, side)
+
+
 def check_options(
     owner: str,
     addresses: Sequence[str],
@@ -35,8 +64,8 @@ def check_options(
     timeout: Any,
     curve: Any,
     insecure: bool,
-) -> SendLimits:
-    """Check the options that sender and receiver have in common; return the limits that this side wants.
+) -> PeerOptions:
+    """Check the options that sender and receiver have in common.
 
     Raises:
         TypeError: An argument is of a wrong type.
@@ -59,7 +88,8 @@ def check_options(
         raise ValueError(f"{owner}: heartbeat is from {MIN_HEARTBEAT} to {MAX_HEARTBEAT:g} seconds, got {heartbeat!r}")
     if timeout is not None:
         seconds(owner, "timeout", timeout, cure="; None waits without limit")
-    return SendLimits(hwm or 0, hwm_bytes)
+    limits = SendLimits(hwm or 0, hwm_bytes)
+    return PeerOptions(owner, tuple(addresses), bind, limits, float(heartbeat), timeout, curve)
 
 
 def _check_address(owner: str, address: str) -> None:

@@ -35,7 +35,7 @@ from dataflow.protocol.pauses import Pause, pausing, resumed
 from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import state_of
 from dataflow.remote.frames import FrameReader, Unreadable
-from dataflow.remote.keys import RECEIVER, Keys, load_keys
+from dataflow.remote.keys import RECEIVER, Keys
 from dataflow.remote.peer_messages import (
     ID_BYTES,
     NO_ID,
@@ -43,10 +43,9 @@ from dataflow.remote.peer_messages import (
     Hello,
     PeerMessage,
     PeerMessageKind,
-    SendLimits,
     parse,
 )
-from dataflow.remote.peer_options import HEARTBEAT, HWM_BYTES, check_options
+from dataflow.remote.peer_options import HEARTBEAT, HWM_BYTES, PeerOptions, check_options
 from dataflow.remote.router import Router
 from dataflow.remote.sender_registry import Entry, SenderRegistry
 from dataflow.sources.source import Source
@@ -112,7 +111,7 @@ class RemoteDataZMQ(Source[T_co]):
         `RemoteDataZMQ` of tensorpack.dataflow.
     """
 
-    _df_run_settings = frozenset({"_limits", "bind", "curve", "heartbeat", "hwm", "hwm_bytes", "insecure", "timeout"})
+    _df_run_settings = frozenset({"_options", "bind", "curve", "heartbeat", "hwm", "hwm_bytes", "insecure", "timeout"})
     _df_reproducible = False
     _df_continues = True
 
@@ -142,9 +141,9 @@ class RemoteDataZMQ(Source[T_co]):
         self.timeout = timeout
         self.curve = curve
         self.insecure = flag(_OWNER, "insecure", insecure)
-        self._limits = check_options(
-            _OWNER,
-            self._addresses,
+        self._options = check_options(
+            type(self).__name__,
+            (addr1,) if addr2 is None else (addr1, addr2),
             bind=self.bind,
             hwm=hwm,
             hwm_bytes=hwm_bytes,
@@ -153,10 +152,6 @@ class RemoteDataZMQ(Source[T_co]):
             curve=curve,
             insecure=self.insecure,
         )
-
-    @property
-    def _addresses(self) -> tuple[str, ...]:
-        return (self.addr1,) if self.addr2 is None else (self.addr1, self.addr2)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -179,17 +174,9 @@ class RemoteDataZMQ(Source[T_co]):
             receiver = state.resource
             if isinstance(receiver, ReceivingSocket) and receiver.usable:
                 return receiver
-            keys = None if self.curve is None else load_keys(self.curve, RECEIVER)
+            keys = self._options.keys(RECEIVER)
             state.own(self, None)  # the old one is closed before the new one takes its address
-            receiver = ReceivingSocket(
-                type(self).__name__,
-                self._addresses,
-                bind=self.bind,
-                num_senders=self.num_senders,
-                limits=self._limits,
-                heartbeat=self.heartbeat,
-                keys=keys,
-            )
+            receiver = ReceivingSocket(self._options, self.num_senders, keys)
             state.own(self, receiver)
             state.metrics = receiver.figures
             return receiver
@@ -245,31 +232,14 @@ class ReceivingSocket:
     """Socket on which the datapoints of all senders arrive.
 
     Args:
-        owner: Name of the node, for messages.
-        addresses: One or two addresses.
-        bind: Whether to bind to the addresses; otherwise connect to them.
+        options: Of this side; the heartbeat is also the interval of CALLs to addresses that have not answered.
         num_senders: Number of senders in a pass; None if passes never end.
-        limits: How far each sender may run ahead.
-        heartbeat: Seconds between two CALLs to addresses that have not answered.
         keys: Keys of this side, or None.
     """
 
-    def __init__(
-        self,
-        owner: str,
-        addresses: Sequence[str],
-        *,
-        bind: bool,
-        num_senders: int | None,
-        limits: SendLimits,
-        heartbeat: float,
-        keys: Keys | None,
-    ) -> None:
-        self._session = Session(owner, fork_cure="iterate the flow again")
-        self._owner = owner
-        self._given = addresses  # by the user
-        self._limits = limits
-        self._heartbeat = heartbeat
+    def __init__(self, options: PeerOptions, num_senders: int | None, keys: Keys | None) -> None:
+        self._session = Session(options.owner, fork_cure="iterate the flow again")
+        self._options = options
         self._lock = threading.Lock()
         self._run = secrets.token_bytes(ID_BYTES)
         self.registry = SenderRegistry(num_senders)
@@ -281,17 +251,10 @@ class ReceivingSocket:
         self._awaits_first = True  # no sender has sent a HELLO, and that was not logged yet
         self._now = 0.0  # attended time
         self._looked = time.monotonic()
-        self._called = -heartbeat  # attended time of the last CALL
-        self._router = Router(
-            owner,
-            addresses,
-            bind=bind,
-            keys=keys,
-            heartbeat=heartbeat,
-            # Many small datapoints share a frame, and one more may be added when it is full.
-            max_bytes=2 * limits.hwm_bytes + _SLACK_BYTES,
-            max_unsent=_MAX_UNSENT,
-        )
+        self._called = -options.heartbeat  # attended time of the last CALL
+        # Many small datapoints share a frame, and one more may be added when it is full.
+        max_bytes = 2 * options.limits.hwm_bytes + _SLACK_BYTES
+        self._router = Router(options, keys, max_bytes=max_bytes, max_unsent=_MAX_UNSENT)
         try:
             close_at_exit(self)
         except BaseException:
@@ -376,7 +339,7 @@ class ReceivingSocket:
         now = time.monotonic()
         self._now += min(now - self._looked, self.registry.longest_pause())
         self._looked = now
-        if self._router.peers and self._now - self._called >= self._heartbeat:
+        if self._router.peers and self._now - self._called >= self._options.heartbeat:
             self._called = self._now
             for peer in self._router.peers:  # where we connect, the other side waits for it
                 self._send(peer, PeerMessageKind.CALL)
@@ -390,9 +353,9 @@ class ReceivingSocket:
                 "%s has waited for %g seconds at %s, and no sender has introduced itself. If one is running: it must "
                 "be send_dataflow_zmq of this library (tensorpack's, which sends pickles, is rejected), it must reach "
                 "this address, and both sides must use keys (curve=) or neither. This is logged once; timeout= raises",
-                self._owner,
+                self._options.owner,
                 _WARN_AFTER,
-                ", ".join(self._router.addresses or self._given),
+                ", ".join(self._router.addresses or self._options.addresses),
             )
         lost = self.registry.find_lost(self._now)
         if lost is not None:
@@ -405,7 +368,7 @@ class ReceivingSocket:
         self._router.send(peer, PeerMessage(kind, self._run, sender, number, body=body))
 
     def _welcome(self, peer: bytes, sender: bytes) -> None:
-        self._send(peer, PeerMessageKind.WELCOME, sender, body=[self._limits.pack()])
+        self._send(peer, PeerMessageKind.WELCOME, sender, body=[self._options.limits.pack()])
 
     def _handle(self, peer: bytes, frames: Sequence[Any]) -> None:
         message = parse(frames)
@@ -474,7 +437,7 @@ class ReceivingSocket:
     def _refuse(self, why: str) -> None:
         if not self._has_refused:
             self._has_refused = True
-            _LOG.warning("%s refused a message: %s; others are not reported", self._owner, why)
+            _LOG.warning("%s refused a message: %s; others are not reported", self._options.owner, why)
 
     def _bye(self, peer: bytes, sender: bytes, why: str, number: int = 0) -> None:
         self._send(peer, PeerMessageKind.BYE, sender, number, [why.encode("utf-8", "replace")])

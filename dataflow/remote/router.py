@@ -25,6 +25,7 @@ import zmq
 
 from dataflow.remote.keys import Keys
 from dataflow.remote.peer_messages import PeerMessage, pack
+from dataflow.remote.peer_options import PeerOptions
 from dataflow.system.descriptors import counted
 from dataflow.system.interrupts import signals_blocked, signals_deferred
 from dataflow.system.worker_process import keep_freed_memory
@@ -53,11 +54,8 @@ class Router:
     """One ROUTER in a context of its own. One thread at a time.
 
     Args:
-        owner: Class name for messages.
-        addresses: One or two addresses.
-        bind: Whether to bind to the addresses; otherwise connect to them.
+        options: Of this side; the heartbeat is also the interval of TCP's probes of a connection, at least 1 second.
         keys: Keys of this side, or None.
-        heartbeat: Seconds between TCP's probes of a connection, at least 1.
         max_bytes: Maximum size of a received frame.
         max_unsent: Messages queued to one peer; 0 for any number.
         monitored: Whether `events` is read regularly: ZeroMQ's own thread blocks if its events are not read.
@@ -65,16 +63,14 @@ class Router:
 
     def __init__(
         self,
-        owner: str,
-        addresses: Sequence[str],
-        *,
-        bind: bool,
+        options: PeerOptions,
         keys: Keys | None,
-        heartbeat: float,
+        *,
         max_bytes: int,
         max_unsent: int,
         monitored: bool = False,
     ) -> None:
+        addresses, bind, owner = options.addresses, options.bind, options.owner
         self._pid = os.getpid()
         self._owner = owner
         self.addresses: tuple[str, ...] = ()  # the bound addresses, with the ports that the system has chosen
@@ -92,7 +88,7 @@ class Router:
                 self.socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
                 self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
                 self.socket.setsockopt(zmq.IPV6, any("[" in address for address in addresses))
-                self._probe(heartbeat)
+                self._probe(options.heartbeat)
                 self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
                 if keys is not None:
                     self._secure(keys, bind=bind)

@@ -28,7 +28,7 @@ from dataflow.protocol.base import DataFlow, require_flow
 from dataflow.protocol.parameters import flag
 from dataflow.protocol.passes import known_length
 from dataflow.remote.frames import FrameEncoder
-from dataflow.remote.keys import SENDER, Keys, load_keys
+from dataflow.remote.keys import SENDER, Keys
 from dataflow.remote.peer_messages import (
     ID_BYTES,
     NO_ID,
@@ -39,7 +39,7 @@ from dataflow.remote.peer_messages import (
     SendLimits,
     parse,
 )
-from dataflow.remote.peer_options import HEARTBEAT, HWM_BYTES, check_options
+from dataflow.remote.peer_options import HEARTBEAT, HWM_BYTES, PeerOptions, check_options
 from dataflow.remote.router import Router
 from dataflow.system.interrupts import signals_deferred
 from dataflow.transport.batching_sender import BatchingSender, Stopped
@@ -120,7 +120,7 @@ def send_dataflow_zmq(
     bind, insecure = flag(_OWNER, "bind", bind), flag(_OWNER, "insecure", insecure)
     if format is not None:
         raise ValueError(f"{_OWNER}: format is None, got {format!r}: there is one format, which RemoteDataZMQ reads")
-    limits = check_options(
+    options = check_options(
         _OWNER,
         [addr],
         bind=bind,
@@ -131,14 +131,14 @@ def send_dataflow_zmq(
         curve=curve,
         insecure=insecure,
     )
-    keys = None if curve is None else load_keys(curve, SENDER)
+    keys = options.keys(SENDER)
     process = f"{socket.gethostname()} (pid {os.getpid()})"  # a forked child has another one
     _this_thread.token = _this_thread.token or secrets.token_hex(8)
     source = name or f"{process} {_this_thread.token}"
     # The pass begins before a socket is open: workers that the flow starts inherit none, and start working at once.
     datapoints = iter(df)
-    hello = Hello(process, source, float(heartbeat), None if df._df_endless else known_length(df))
-    connection = Connection(addr, bind=bind, limits=limits, hello=hello, timeout=timeout, keys=keys)
+    hello = Hello(process, source, options.heartbeat, None if df._df_endless else known_length(df))
+    connection = Connection(options, hello, keys)
     try:
         return _send(datapoints, connection, encrypted=keys is not None)
     except ReceiverLost as lost:
@@ -185,29 +185,15 @@ class Connection:
     after it has sent, because an event that is signalled while the other thread works is not signalled twice.
 
     Args:
-        address: Address of the receiver, or the one to bind to.
-        bind: Whether to bind to the address; otherwise connect to it.
-        limits: The limits that this side wants.
+        options: Of this side; there is one address.
         hello: How this sender introduces itself.
-        timeout: Seconds to wait for an outstanding answer of the receiver; None waits without limit.
         keys: Keys of this side, or None.
     """
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        bind: bool,
-        limits: SendLimits,
-        hello: Hello,
-        timeout: float | None,
-        keys: Keys | None,
-    ) -> None:
-        self._address = address
-        self._bind = bind
-        self._limits = limits
+    def __init__(self, options: PeerOptions, hello: Hello, keys: Keys | None) -> None:
+        self._options = options
         self._hello = hello
-        self._timeout = timeout
+        self._timeout = options.timeout
         self._sender = secrets.token_bytes(ID_BYTES)
         self._run = NO_ID  # of the receiver, after its WELCOME
         self._peer: bytes | None = None  # the receiver that we are connected to; None before its first CALL
@@ -228,22 +214,13 @@ class Connection:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self.credit = Credit(1, shared=False)
-        self._router = Router(
-            _OWNER,
-            [address],
-            bind=bind,
-            keys=keys,
-            heartbeat=hello.heartbeat,
-            max_bytes=_MAX_BYTES,
-            max_unsent=0,
-            monitored=not bind,
-        )
+        self._router = Router(options, keys, max_bytes=_MAX_BYTES, max_unsent=0, monitored=not options.bind)
         self._wakeup = int(self._router.socket.getsockopt(zmq.FD))
 
     @property
     def address(self) -> str:
         """The bound address, with the port that the system has chosen; otherwise the address it connects to."""
-        return (*self._router.addresses, self._address)[0]
+        return (*self._router.addresses, *self._options.addresses)[0]
 
     def wait_welcome(self) -> tuple[Window, int]:
         """Wait for a WELCOME; return the window, and the maximum size of a datapoint.
@@ -275,7 +252,7 @@ class Connection:
             thread = threading.Thread(target=self._keep_alive, name="dataflow-heartbeat", daemon=True)
             thread.start()
             self._thread = thread
-        return _agree(self._limits, self._theirs), self._theirs.hwm_bytes
+        return _agree(self._options.limits, self._theirs), self._theirs.hwm_bytes
 
     def send(self, message: Message) -> None:
         """Send the datapoints of a message, or report that the flow has raised. For `BatchingSender`."""
@@ -328,7 +305,7 @@ class Connection:
     def _keep_alive(self) -> None:
         wakeup = zmq.Poller()
         wakeup.register(self._wakeup, zmq.POLLIN)
-        interval = self._hello.heartbeat
+        interval = self._options.heartbeat
         while not self._closed.is_set():  # also after the run: the events must still be read
             wakeup.poll(int(min(_POLL, interval / 4) * 1000))
             with self._lock:
@@ -355,7 +332,7 @@ class Connection:
     def _greet(self) -> None:
         """Send a HELLO, repeatedly: a receiver that starts later, or has room later, must get one."""
         now = time.monotonic()
-        if self._peer is not None and now - self._greeted >= self._hello.heartbeat:
+        if self._peer is not None and now - self._greeted >= self._options.heartbeat:
             self._greeted = now
             hello = PeerMessage(PeerMessageKind.HELLO, sender=self._sender, body=[self._hello.pack()])
             if not self._router.send(self._peer, hello):
@@ -405,9 +382,9 @@ class Connection:
                 self._lose(self._progress)
 
     def _handle(self, peer: bytes, message: PeerMessage) -> None:
-        if message.kind is PeerMessageKind.CALL and self._theirs is None and self._bind:
+        if message.kind is PeerMessageKind.CALL and self._theirs is None and self._options.bind:
             now = time.monotonic()
-            if self._peer is None or now - self._called > _MAX_MISSED * self._hello.heartbeat:
+            if self._peer is None or now - self._called > _MAX_MISSED * self._options.heartbeat:
                 self._peer, self._greeted = peer, 0.0
             if self._peer == peer:
                 self._called = now

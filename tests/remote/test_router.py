@@ -11,7 +11,8 @@ import zmq
 from zmq.auth.thread import AuthenticationThread
 
 from dataflow.remote.keys import Keys
-from dataflow.remote.peer_messages import PeerMessage, PeerMessageKind
+from dataflow.remote.peer_messages import PeerMessage, PeerMessageKind, SendLimits
+from dataflow.remote.peer_options import PeerOptions
 from dataflow.remote.router import Router
 from tests.support.senders import ROOT
 
@@ -51,7 +52,8 @@ def test_memory_of_frames_stays_mapped_unless_the_user_has_told_malloc_otherwise
 
 
 def router(*addresses, bind=False, keys=None):
-    return Router("Owner", addresses, bind=bind, keys=keys, heartbeat=1.0, max_bytes=1000, max_unsent=0)
+    options = PeerOptions("Owner", addresses, bind, SendLimits(0, 1000), heartbeat=1.0)
+    return Router(options, keys, max_bytes=1000, max_unsent=0)
 
 
 def test_what_zeromq_refuses_is_an_error_that_names_the_owner_and_leaves_nothing():

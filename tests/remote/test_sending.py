@@ -11,6 +11,7 @@ from dataflow import DataFlowTerminated, SenderLost
 from dataflow.remote import receiving, sending
 from dataflow.remote.frames import FrameEncoder
 from dataflow.remote.peer_messages import NO_ID, ORDERLY, Hello, PeerMessage, PeerMessageKind, SendLimits, pack
+from dataflow.remote.peer_options import PeerOptions
 from tests.support.forks import in_child
 
 PEER, OTHER, RUN = b"peer", b"other", b"r" * 16
@@ -21,7 +22,7 @@ HELLO = Hello("host (pid 1)", "source", 1.0, None)
 class FakeRouter:
     """A socket whose messages a test reads and writes."""
 
-    def __init__(self, owner, addresses, **options):
+    def __init__(self, options, keys, **limits):
         self.addresses, self.peers = (), (PEER,)
         self.socket = SimpleNamespace(closed=False, getsockopt=lambda _: 0)
         self.sent, self.incoming, self.connected = [], deque(), deque()
@@ -52,7 +53,8 @@ def connect(monkeypatch):
     monkeypatch.setattr(sending, "Router", FakeRouter)
 
     def make(bind=False, timeout=None):
-        made.append(sending.Connection("tcp://x", bind=bind, limits=LIMITS, hello=HELLO, timeout=timeout, keys=None))
+        options = PeerOptions("send_dataflow_zmq", ("tcp://x",), bind, LIMITS, 1.0, timeout)
+        made.append(sending.Connection(options, HELLO, None))
         return made[-1]
 
     yield make
@@ -130,9 +132,7 @@ def test_a_receiver_is_late_only_where_something_is_outstanding(connect):
 def receiver(monkeypatch):
     """The receiver's end, with a sender that has introduced itself."""
     monkeypatch.setattr(receiving, "Router", FakeRouter)
-    made = receiving.ReceivingSocket(
-        "RemoteDataZMQ", ["tcp://x"], bind=True, num_senders=2, limits=LIMITS, heartbeat=1.0, keys=None
-    )
+    made = receiving.ReceivingSocket(PeerOptions("RemoteDataZMQ", ("tcp://x",), True, LIMITS, 1.0), 2, None)
     made.begin_pass()
     hear(made, PeerMessageKind.HELLO, body=[HELLO.pack()], run=NO_ID)
     assert made._router.sent == [(PEER, PeerMessageKind.WELCOME)]
