@@ -28,7 +28,6 @@ __all__ = ["ConsumerSampler", "consumer_shares"]
 _SECONDS: Final = 10.0  # that a request lasts
 _SHORTEST: Final = 1e-3  # seconds between two samples
 _LONGEST: Final = 21e-3
-_GOLDEN: Final = 0.618034
 _ENOUGH: Final = 20  # samples, before shares are known
 _PATIENCE: Final = 0.5  # seconds that a report waits for so many
 _MAX_FRAMES: Final = 1000  # of a stack; the user's program may be deep
@@ -130,14 +129,12 @@ class ConsumerSampler:
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        phase = 0.0
         while True:
             with self._lock:
                 if self._stopped.is_set() or time.monotonic() >= self._until or self._nodes[0]() is None:
                     self._thread = None
                     return
-            phase = (phase + _GOLDEN) % 1
-            sleep_until_interrupting(_SHORTEST + phase * (_LONGEST - _SHORTEST))
+            sleep_until_interrupting(_SHORTEST, _LONGEST)
             with self._lock:
                 consumer = self._consumer()
             frame = None if consumer is None else current_frames().get(consumer)

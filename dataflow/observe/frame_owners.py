@@ -12,6 +12,7 @@ moves to the nearest node below that it may belong to.
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 import sys
 import time
@@ -34,6 +35,8 @@ _BASES: Final = frozenset(
 _STEPS: Final = os.path.join(PACKAGE, "transforms", "applying.py")  # in which maps call their function
 _GROUPS: Final = tuple(os.path.join(PACKAGE, "transforms", name) for name in ("grouping.py", "filling.py"))
 _SWITCH_SECONDS: Final = 1e-4  # the switch interval while a sample is due
+_GOLDEN: Final = 0.618034  # multiples of it, modulo 1, are spread evenly
+_sleeps: Final = itertools.count()
 
 Owners = frozenset[int]
 
@@ -112,17 +115,19 @@ class FrameOwners:
         return node
 
 
-def sleep_until_interrupting(seconds: float) -> None:
-    """Sleep; afterwards other threads are interrupted within 0.1 ms, wherever they are.
+def sleep_until_interrupting(shortest: float, longest: float) -> None:
+    """Sleep between two samples; afterwards other threads are interrupted within 0.1 ms, wherever they are.
 
-    Otherwise the interpreter would let this thread continue where the other one waits or sends, or after 5 ms.
+    Otherwise the interpreter would let this thread continue where the other one waits or sends, or after 5 ms. The time
+    is another one within these limits, in seconds, at each call: samples must not be in step with the nodes.
     """
     interval = sys.getswitchinterval()
     is_longer = interval > _SWITCH_SECONDS  # otherwise another sampler of this process has just shortened it
     try:
         if is_longer:
             sys.setswitchinterval(_SWITCH_SECONDS)
-        time.sleep(seconds)
+        phase = (next(_sleeps) * _GOLDEN) % 1
+        time.sleep(shortest + phase * (longest - shortest))
     finally:
         if is_longer:
             sys.setswitchinterval(interval)

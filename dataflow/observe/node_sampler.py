@@ -35,7 +35,6 @@ _MAX_FRAMES: Final = 200  # looked at per sample
 _SPREAD_SECONDS: Final = (2e-3, 3e-2)  # minimum and maximum; between them, the duration of a message
 _TICKS_PER_SAMPLE: Final = ((250, 2), (1000, 4))  # in the first 2 seconds, and the first 8
 _MAX_TICKS_PER_SAMPLE: Final = 12
-_GOLDEN: Final = 0.618034
 _SLOW_TICKS: Final = 8  # ticks between two readings of processor times and of runners inside
 _CLOCK: Final = getattr(time, "pthread_getcpuclockid", None)
 
@@ -54,7 +53,6 @@ class NodeSampler:
         self._window_in_use = window_in_use
         self._thread = threading.get_ident()
         self._num_ticks = 0
-        self._phase = 0.0  # of the next sample, 0 to 1
         self._spread = _SPREAD_SECONDS[0]  # seconds: samples fall anywhere in a message
         nodes = list(walk(flow, everywhere=True))
         # Not the nodes: a sampler of an abandoned thread must not keep them alive.
@@ -94,8 +92,7 @@ class NodeSampler:
     def _sample(self) -> None:
         from dataflow.system.thread_frames import current_frames  # which the consumer does not need
 
-        self._phase = (self._phase + _GOLDEN) % 1
-        sleep_until_interrupting(self._phase * self._spread)
+        sleep_until_interrupting(0.0, self._spread)
         frame = current_frames().get(self._thread)
         if frame is not None and self._counters.state == WorkerActivity.BUSY:
             self._count(frame)

@@ -8,7 +8,6 @@ Several at once, in threads, show what threads gain. `predict` is a pure functio
 from __future__ import annotations
 
 import dataclasses
-import random
 import sys
 import threading
 import time
@@ -363,7 +362,7 @@ class _Meter:
 
     def _sample(self, thread: int, interval: float, ended: threading.Event) -> None:
         while not ended.is_set():
-            sleep_until_interrupting(interval * (0.5 + random.random()))  # not in step with the nodes
+            sleep_until_interrupting(0.5 * interval, 1.5 * interval)
             frame, seen = current_frames().get(thread), None
             while frame is not None and (seen := self._frames.get(id(frame))) is None:
                 frame = frame.f_back
