@@ -224,9 +224,9 @@ class Figures(NamedTuple):
     """
 
     statistics: RunnerStatistics
-    nodes: Sequence[Any]
-    samples: Sequence[int]
-    inner: Sequence[RunnerStatistics]
+    nodes: Sequence[Any] = ()
+    samples: Sequence[int] = ()
+    inner: Sequence[RunnerStatistics] = ()
 
 
 def size_text(nbytes: float) -> str:

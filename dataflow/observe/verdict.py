@@ -228,10 +228,7 @@ def _busy(statistics: FlowStatistics, position: int, busy: float, total: float) 
     n = with_work
     who = "worker is" if n == 1 else "workers are"
     dearest = _dearest_in_workers(statistics, position)
-    most = ""
-    if dearest is not None:
-        node, whose = statistics.nodes[dearest], "its" if len(runner.workers) == 1 else "their"
-        most = f"{node.node} takes {_share(node):.0%} of {whose} time, and "
+    most = "" if dearest is None else _takes(statistics.nodes[dearest], runner)
     start = f"The {who} the bottleneck: {most}{_busy_part(n, busy / total)}."
     inner = {other.node: other.name for other in statistics.runners if other.outer == position}
     longest = max(worker.seconds for worker in runner.workers)
@@ -261,6 +258,12 @@ def _dearest_in_workers(statistics: FlowStatistics, position: int) -> int | None
     shares = {k: _share(node) for k, node in enumerate(statistics.nodes) if node.runner == position}
     dearest = max(shares, key=shares.__getitem__, default=None)
     return None if dearest is None or shares[dearest] < 0.01 else dearest
+
+
+def _takes(node: NodeStatistics, runner: RunnerStatistics) -> str:
+    """The part of the workers' time in a node, as the beginning of a sentence that goes on with "and"."""
+    whose = "its" if len(runner.workers) == 1 else "their"
+    return f"{node.node} takes {_share(node):.0%} of {whose} time, and "
 
 
 def _share(node: NodeStatistics) -> float:

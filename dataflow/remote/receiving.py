@@ -183,7 +183,7 @@ class RemoteDataZMQ(Source[T_co]):
 
     def _df_figures(self) -> Figures | None:
         figures = state_of(self).metrics
-        return None if figures is None else Figures(figures.statistics(type(self).__name__), (), (), ())
+        return None if figures is None else Figures(figures.statistics(type(self).__name__))
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         state = state_of(self)
