@@ -70,10 +70,6 @@ class PrintData(ProxyDataFlow[T_co]):
         return pausing(self._show_first(self.ds._df_run_pass(p, stream), waits), waits)
 
     def _show_first(self, datapoints: Iterator[Any], waits: bool) -> Iterator[Any]:
-        yield from self._shown(datapoints, waits)
-        yield from resumed(datapoints, waits)
-
-    def _shown(self, datapoints: Iterator[Any], waits: bool) -> Iterator[Any]:
         shown = state_of(self).part(_Shown)
         while shown.num < self.num:
             try:
@@ -89,6 +85,8 @@ class PrintData(ProxyDataFlow[T_co]):
             print(self._text(dp, shown.num))
             shown.num += 1
             yield dp
+            del dp  # not kept for the rest of the pass
+        yield from resumed(datapoints, waits)
 
     def _text(self, dp: Any, k: int) -> str:
         place = f"datapoint {k + 1} of {self.num}"
