@@ -397,14 +397,12 @@ class ReceivingSocket:
         match message.kind:
             case PeerMessageKind.DATA:
                 self._handle_datapoints(entry, message)
-            case PeerMessageKind.BEAT:
+            case PeerMessageKind.BEAT | PeerMessageKind.END:
                 self._compare(entry, message.number)
                 self.figures.counted(entry.hello.source, entry.sender, message.body)
-            case PeerMessageKind.END:
-                self._compare(entry, message.number)
-                self.figures.counted(entry.hello.source, entry.sender, message.body)
-                self._send(entry.peer, PeerMessageKind.DONE, entry.sender, entry.received)
-                self.registry.end(entry)
+                if message.kind is PeerMessageKind.END:
+                    self._send(entry.peer, PeerMessageKind.DONE, entry.sender, entry.received)
+                    self.registry.end(entry)
             case PeerMessageKind.FAILED:
                 self._fail(self._sender_lost(entry, f"its flow raised {message.text}"))
             case _:
