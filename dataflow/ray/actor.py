@@ -160,6 +160,9 @@ class ActorTaskReader(TaskQueuePort, TaskReader):
         self._decoder = ObjectStoreDecoder(copy=True)
         self.replies: ReplyBuffer | None = None  # marked complete when a task is finished
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ActorTaskReader, ()  # on its way to the worker it has no tasks
+
     def open(self) -> ActorTaskReader:
         return self
 

@@ -199,6 +199,7 @@ class ActorWorker(Worker):
         replies: References of the requested replies, the oldest first.
         num_replies: How many have come.
         unread: For each reply that has come: the number of its counted messages that were not read yet.
+        tasks: The unfinished tasks that were pushed to it, in the order of pushing.
     """
 
     def __init__(self, cluster: RayCluster, options: Mapping[str, Any], info: WorkerInfo, packed: bytes) -> None:
@@ -210,6 +211,7 @@ class ActorWorker(Worker):
         self.num_replies = 0
         self.replies: deque[Any] = deque()
         self.unread: deque[int] = deque()
+        self.tasks: list[Any] = []
         self.started_at = time.monotonic()  # when it was requested
         self._where = "an actor that has not started"
         self._actor = cluster.start(options)
@@ -298,10 +300,8 @@ class ClusterPayload(FlowPayload):
 
 
 def start_worker(cluster: RayCluster, options: Mapping[str, Any], spec: WorkerSpec) -> ActorWorker:
-    """Start a worker as an actor with these options, and register it with its channel and task queue."""
+    """Start a worker as an actor with these options, and register it with its channel."""
     packed = dumps(replace(spec, payload=ClusterPayload(spec.payload.load())))
     worker = ActorWorker(cluster, options, spec.info, packed)
     cast(Any, spec.port).register(worker)
-    if spec.task_queue is not None:
-        cast(Any, spec.task_queue).register(worker)
     return worker

@@ -51,6 +51,9 @@ class PullChannel(Channel, Receiver):
         chunking: When a reply is full.
         in_flight: Replies that are requested in advance.
         start_timeout: Seconds that an actor may take to start.
+
+    Attributes:
+        actors: The actor of each worker at present.
     """
 
     may_arrive_late = True
@@ -70,7 +73,7 @@ class PullChannel(Channel, Receiver):
         self._chunking = chunking
         self._in_flight = in_flight
         self._start_timeout = start_timeout
-        self._actors: dict[int, ActorWorker] = {}
+        self.actors: dict[int, ActorWorker] = {}
         self._messages: deque[Message] = deque()
         self._counters: dict[int, list[int]] = {}  # of each worker, as of its last reply
         self._counted_before: dict[int, list[int]] = {}  # by the actors that it has replaced
@@ -84,13 +87,13 @@ class PullChannel(Channel, Receiver):
         return self
 
     def close(self) -> None:
-        self._actors.clear()
+        self.actors.clear()
         self._messages.clear()
 
     def register(self, worker: int, actor: ActorWorker) -> None:
         """Register the actor of a worker."""
         self._cluster = actor.cluster
-        self._actors[worker] = actor
+        self.actors[worker] = actor
         if worker in self._counters:
             self._counted_before[worker] = self._counters[worker]
         for _ in range(self._in_flight):
@@ -104,7 +107,7 @@ class PullChannel(Channel, Receiver):
         self, owner: str, worker: int, num_workers: int, pid: int | None, exitcode: int | None, received: int | None
     ) -> WorkerDied:
         """Return the error for a worker that has ended, with Ray's explanation if the actor was lost."""
-        actor = self._actors[worker]
+        actor = self.actors[worker]
         if actor.lost is None:
             return died(owner, worker, num_workers, pid, exitcode, received)
         when = f"after {received} datapoints" if received else "before its first datapoint"
@@ -126,7 +129,7 @@ class PullChannel(Channel, Receiver):
         return self._messages.popleft() if self._messages else None
 
     def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
-        if self._messages or any(actor.lost and not actor.is_over for actor in self._actors.values()):
+        if self._messages or any(actor.lost and not actor.is_over for actor in self.actors.values()):
             return True
         requested = self._requested()
         if requested:
@@ -142,7 +145,7 @@ class PullChannel(Channel, Receiver):
 
     def _requested(self) -> list[Any]:
         """Return all requested replies: those behind the first of a worker are fetched meanwhile."""
-        return [reference for actor in self._actors.values() if not actor.is_over for reference in actor.replies]
+        return [reference for actor in self.actors.values() if not actor.is_over for reference in actor.replies]
 
     def _collect(self) -> None:
         """Move the replies that have come into `_messages`."""
@@ -151,9 +154,9 @@ class PullChannel(Channel, Receiver):
             ready = set(self._cluster.wait(requested, 0, all_ready=True)) if requested else set()
         except ActorLost as error:  # then all are lost
             ready = set()
-            for actor in self._actors.values():
+            for actor in self.actors.values():
                 actor.mark_lost(error)
-        for number, actor in self._actors.items():
+        for number, actor in self.actors.items():
             self._check_started(number, actor)
             while actor.replies and actor.replies[0] in ready and actor.lost is None and not actor.is_over:
                 try:
@@ -207,7 +210,7 @@ class PullChannel(Channel, Receiver):
 
     def consumed(self, worker: int) -> None:
         """Count a message of `worker` that was read: after the last one of a reply, another is requested."""
-        actor = self._actors[worker]
+        actor = self.actors[worker]
         if actor.unread:
             actor.unread[0] -= 1
             if not actor.unread[0]:
@@ -216,12 +219,12 @@ class PullChannel(Channel, Receiver):
 
     def awaits_reply(self, worker: int) -> int:
         """How many replies of `worker` have come, plus one, if another was requested; 0 if none is to be expected."""
-        actor = self._actors.get(worker)
+        actor = self.actors.get(worker)
         return 1 + actor.num_replies if actor is not None and actor.lost is None and actor.replies else 0
 
     def stop_workers(self) -> None:
         """Stop all workers."""
-        for actor in self._actors.values():
+        for actor in self.actors.values():
             actor.call("stop")
 
 

@@ -13,7 +13,7 @@ There is no task queue that machines could share. Guarantees:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dataflow.ray.actor import ActorTaskReader
@@ -29,29 +29,24 @@ class PushedTaskQueue(TaskQueue):
     """The task queue of actors. All get tasks, and `PullCredit` stops them.
 
     Args:
+        actors: The actor of each worker at present.
         ahead: Maximum number of tasks of one worker.
         max_bytes: Size of all unfinished tasks above which there is no room for others.
     """
 
-    def __init__(self, ahead: int, max_bytes: int) -> None:
+    def __init__(self, actors: Mapping[int, ActorWorker], ahead: int, max_bytes: int) -> None:
+        self._actors = actors
         self._ahead = ahead
         self._max_bytes = max_bytes
         self._encoder = ObjectStoreEncoder()
         self._nbytes = 0  # of unfinished tasks, and of datapoints encoded for the next one
         self._encoded = 0  # of the datapoints encoded for the next task
-        self._workers: dict[int, ActorWorker] = {}
-        self._pushed: dict[int, list[_PushedTask]] = {}  # by worker: its unfinished tasks, in the order of pushing
         self._waiting: list[_PushedTask] = []  # a heap: by number
         self._next = 0  # larger than the numbers of all tasks so far
         self._discarded = 0  # workers know that tasks below this number are not needed
 
-    def port(self, worker: int) -> _PushPort:
-        return _PushPort(self, worker)
-
-    def register(self, worker: int, actor: ActorWorker) -> None:
-        """Register the actor of a worker, without tasks."""
-        self._workers[worker] = actor
-        self._pushed[worker] = []
+    def port(self, worker: int) -> ActorTaskReader:
+        return ActorTaskReader()
 
     def encode(self, dp: Any, *, is_only_task: bool) -> Any:
         if self._nbytes >= self._max_bytes and not is_only_task:
@@ -82,7 +77,7 @@ class PushedTaskQueue(TaskQueue):
         # No task is needed any more: workers need not finish those that they have.
         if self._discarded < self._next:
             self._discarded = self._next
-            for actor in self._workers.values():
+            for actor in self._actors.values():
                 if actor.takes_tasks:
                     actor.call("discard_tasks", self._next)
 
@@ -93,14 +88,14 @@ class PushedTaskQueue(TaskQueue):
         while self._waiting:
             task = self._waiting[0]
             if task.body is not None:
-                ready = [k for k, actor in self._workers.items() if actor.takes_tasks]
-                free = [k for k in ready if not any(pushed.is_part for pushed in self._pushed[k])]
-                worker = min(free, key=lambda k: len(self._pushed[k]), default=None)
-                if worker is None or len(self._pushed[worker]) >= (1 if task.is_part else self._ahead):
+                ready = [k for k, actor in self._actors.items() if actor.takes_tasks]
+                free = [k for k in ready if not any(pushed.is_part for pushed in self.tasks_of(k))]
+                worker = min(free, key=lambda k: len(self.tasks_of(k)), default=None)
+                if worker is None or len(self.tasks_of(worker)) >= (1 if task.is_part else self._ahead):
                     return
-                self._pushed[worker].append(task)
-                task.worker, task.actor = worker, self._workers[worker]
-                task.actor.call("add_task", task.number, task.first, task.body, task.start, task.stop)
+                self.tasks_of(worker).append(task)
+                task.worker = worker
+                self._actors[worker].call("add_task", task.number, task.first, task.body, task.start, task.stop)
             heapq.heappop(self._waiting)
 
     def queue(self, task: _PushedTask) -> None:
@@ -110,12 +105,13 @@ class PushedTaskQueue(TaskQueue):
 
     def tasks_of(self, worker: int) -> list[_PushedTask]:
         """Return the unfinished tasks of a worker; it is running the first, as far as is known here."""
-        return self._pushed.get(worker, [])
+        actor = self._actors.get(worker)
+        return [] if actor is None else actor.tasks
 
     def withdraw(self, task: _PushedTask) -> None:
         """Remove `task` from its worker."""
         if task in self.tasks_of(task.worker):
-            self._pushed[task.worker].remove(task)
+            self.tasks_of(task.worker).remove(task)
 
     def release(self, task: _PushedTask) -> None:
         """Remove `task`, which is done or discarded."""
@@ -124,8 +120,6 @@ class PushedTaskQueue(TaskQueue):
 
     def close(self) -> None:
         self._waiting.clear()
-        self._workers.clear()
-        self._pushed.clear()
 
 
 class _PushedTask:
@@ -139,8 +133,7 @@ class _PushedTask:
         self.nbytes = nbytes
         self.start, self.stop = 0, WHOLE  # of the part that is asked for
         self.is_held = False  # nowhere yet
-        self.worker = -1  # worker that it was pushed to
-        self.actor: ActorWorker | None = None
+        self.worker = -1  # worker that it was pushed to; -1 for none
 
     @property
     def taken_by(self) -> int | None:
@@ -158,10 +151,10 @@ class _PushedTask:
         if self.is_held:
             self.is_held = False
             self._task_queue.queue(self)
-        elif self.actor is not None and self.worker == dead:
+        elif self.worker == dead:
             # Otherwise it stays queued, here or there: another worker may have died in it, and is not judged so far.
-            self.actor = None
             self._task_queue.withdraw(self)
+            self.worker = -1
             self._task_queue.queue(self)
 
     def datapoints(self) -> Sequence[Any]:
@@ -169,7 +162,7 @@ class _PushedTask:
 
     def ask(self, number: int, start: int, stop: int) -> None:
         self._task_queue.withdraw(self)
-        self.number, self.start, self.stop, self.worker, self.actor = number, start, stop, -1, None
+        self.number, self.start, self.stop, self.worker = number, start, stop, -1
         self.is_held = False
         self._task_queue.queue(self)
 
@@ -180,19 +173,3 @@ class _PushedTask:
 
     def __lt__(self, other: _PushedTask) -> bool:
         return (not self.is_part, self.number) < (not other.is_part, other.number)  # parts first
-
-
-class _PushPort(ActorTaskReader):
-    """A worker's end, as a description: it arrives as the worker's `ActorTaskReader`."""
-
-    def __init__(self, task_queue: PushedTaskQueue, worker: int) -> None:
-        super().__init__()
-        self._task_queue = task_queue
-        self._worker = worker
-
-    def register(self, actor: ActorWorker) -> None:
-        """Register `actor` as the worker."""
-        self._task_queue.register(self._worker, actor)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ActorTaskReader, ()

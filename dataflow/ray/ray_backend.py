@@ -119,7 +119,7 @@ class RayBackend(Backend):
         channel = PullChannel(self.owner, n, chunking, in_flight=_IN_FLIGHT, start_timeout=self.start_timeout)
         bytes_ahead = _IN_FLIGHT * chunking.nbytes  # of tasks for each actor, and as much of their results
         # One task more than requested replies, so that no actor waits for one.
-        queue = None if tasks is Tasks.NONE else PushedTaskQueue(_IN_FLIGHT + 1, n * bytes_ahead)
+        queue = None if tasks is Tasks.NONE else PushedTaskQueue(channel.actors, _IN_FLIGHT + 1, n * bytes_ahead)
         codec = ObjectStoreCodec(copy=self.copy)
         credit = PullCredit(channel, queue, n)
         return Links(channel, codec, credit, queue, bytes_ahead, channel.died, longest_task=_REPLY_ITEMS)

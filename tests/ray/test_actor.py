@@ -108,6 +108,7 @@ class FakeActor:
 
     def __init__(self):
         self.calls = []
+        self.tasks = []
         self.is_ready = True
 
     @property
@@ -119,10 +120,7 @@ class FakeActor:
 
 
 def queue_for(*actors, ahead=2, max_bytes=10**6):
-    task_queue = PushedTaskQueue(ahead, max_bytes)
-    for number, actor in enumerate(actors):
-        task_queue.register(number, actor)
-    return task_queue
+    return PushedTaskQueue(dict(enumerate(actors)), ahead, max_bytes)
 
 
 def put(task_queue, *numbers):
