@@ -90,10 +90,9 @@ class ReplyBuffer(Port, Sender):
         self.chunking = chunking
         self._messages: deque[Message] = deque()
         self._items = self._bytes = 0  # of the messages in the buffer
-        self._is_complete = False  # the reply should leave at once
+        self._is_due = False  # the next reply should leave at once
         self._is_closed = False
         self.is_ready = False  # the worker takes tasks
-        self._is_due = False  # the next reply should leave, even if it is empty
         self._changed = threading.Condition()
 
     def open(self) -> ReplyBuffer:
@@ -104,33 +103,27 @@ class ReplyBuffer(Port, Sender):
             self._messages.append(message)
             self._items += message.count if message.kind in DATA_KINDS else 0
             self._bytes += message.queued
-            self._is_complete = self._is_complete or message.kind not in _MAY_WAIT
+            self._is_due = self._is_due or message.kind not in _MAY_WAIT
             self._changed.notify()
 
     def make_complete(self) -> None:
-        """Mark the reply as complete: it should leave at once."""
+        """Record that the worker waits for a task: the reply, even if it only says so for the first time, leaves."""
         with self._changed:
-            self._is_complete = bool(self._messages)
-            self._changed.notify()
-
-    def make_ready(self) -> None:
-        """Record that the worker takes tasks; the next reply, which says so, should leave at once."""
-        with self._changed:
-            self.is_ready = self._is_due = True
+            self._is_due = self._is_due or bool(self._messages) or not self.is_ready
+            self.is_ready = True
             self._changed.notify()
 
     def close(self, flush: float = 0) -> None:
         with self._changed:
-            self._is_complete = self._is_closed = True
+            self._is_due = self._is_closed = True
             self._changed.notify()
 
     def receive(self, timeout: float) -> list[Message]:
         """Return the next reply; empty after `timeout` seconds without output."""
         chunking = self.chunking
         with self._changed:
-            if self._changed.wait_for(lambda: self._messages or self._is_closed or self._is_due, timeout):
+            if self._changed.wait_for(lambda: self._messages or self._is_due, timeout):
                 self._changed.wait_for(self._is_full, chunking.seconds)
-            self._is_due = False
             reply: list[Message] = []
             items = nbytes = 0
             while self._messages and items < chunking.items and nbytes < chunking.nbytes:
@@ -140,12 +133,11 @@ class ReplyBuffer(Port, Sender):
                 reply.append(message)
             self._items -= items
             self._bytes -= nbytes
-            self._is_complete = self._is_closed or (self._is_complete and bool(self._messages))
+            self._is_due = self._is_closed or (self._is_due and bool(self._messages))
             return reply
 
     def _is_full(self) -> bool:
-        is_full = self._items >= self.chunking.items or self._bytes >= self.chunking.nbytes
-        return self._is_complete or self._is_due or is_full
+        return self._is_due or self._items >= self.chunking.items or self._bytes >= self.chunking.nbytes
 
 
 class ActorTaskReader(TaskQueuePort, TaskReader):
@@ -195,8 +187,6 @@ class ActorTaskReader(TaskQueuePort, TaskReader):
     def receive(self) -> Task | None:
         if self.replies is not None:
             self.replies.make_complete()
-            if not self.replies.is_ready:
-                self.replies.make_ready()
         with self._changed:
             while True:
                 # Without a time limit: the process ends with its actor in any case.
