@@ -21,7 +21,6 @@ from dataflow.system.worker_info import WorkerInfo
 from dataflow.system.worker_pool import Worker
 
 __all__ = [
-    "ActorLost",
     "ActorWorker",
     "ClusterPayload",
     "RayCluster",
@@ -82,10 +81,6 @@ def connect(address: str | None = None) -> Any:
     return ray
 
 
-class ActorLost(LostWorker):
-    """An actor is gone or unreachable, or its output was lost; the text is Ray's explanation."""
-
-
 class RayCluster:
     """The cluster to which this process is connected; a reference stands for the future result of a call.
 
@@ -106,7 +101,7 @@ class RayCluster:
         """Call a method of `WorkerActor` and return a reference. Does not wait.
 
         Raises:
-            ActorLost: The connection to the cluster is gone.
+            LostWorker: The connection to the cluster is gone.
         """
         self._check()
         bound = getattr(actor, method)
@@ -118,7 +113,7 @@ class RayCluster:
         With `all_ready` there may be several, otherwise one at most. References on their way are fetched meanwhile.
 
         Raises:
-            ActorLost: The connection to the cluster is gone.
+            LostWorker: The connection to the cluster is gone.
         """
         self._check()
         num = len(references) if all_ready else 1
@@ -129,13 +124,13 @@ class RayCluster:
         """Return the result.
 
         Raises:
-            ActorLost: The actor will not return it, or it was lost.
+            LostWorker: The actor will not return it, or it was lost.
         """
         self._check()
         try:
             return self._ray.get(reference, timeout=_FETCH_SECONDS)
         except self._ray.exceptions.RayError as error:
-            raise ActorLost(str(error).strip(), has_died=_PROCESS_DIED in str(error)) from error
+            raise LostWorker(str(error).strip(), has_died=_PROCESS_DIED in str(error)) from error
 
     def kill(self, actor: Any) -> None:
         """Kill an actor, whatever it is doing, and whether or not it can be reached."""
@@ -151,7 +146,7 @@ class RayCluster:
     def _check(self) -> None:
         # Ray would silently start a new cluster.
         if not self._is_connected():
-            raise ActorLost("this process is no longer connected to the cluster: ray.shutdown() was called")
+            raise LostWorker("this process is no longer connected to the cluster: ray.shutdown() was called")
 
     def _is_connected(self) -> bool:
         connected = not _forked.connected and self._ray.is_initialized()
@@ -206,7 +201,7 @@ class ActorWorker(Worker):
         self.info = info
         self.cluster = cluster
         self.options = options
-        self.lost: ActorLost | None = None
+        self.lost: LostWorker | None = None
         self.is_ready = self.is_over = False
         self.num_replies = 0
         self.replies: deque[Any] = deque()
@@ -223,7 +218,7 @@ class ActorWorker(Worker):
         if self.lost is None:
             try:
                 return self.cluster.call(self._actor, method, *args)
-            except ActorLost as error:
+            except LostWorker as error:
                 self.mark_lost(error)
         return None
 
@@ -237,10 +232,10 @@ class ActorWorker(Worker):
         """Whether it should be given tasks."""
         return self.is_ready and not self.is_over and self.lost is None
 
-    def mark_lost(self, error: ActorLost) -> None:
+    def mark_lost(self, error: LostWorker) -> None:
         """Mark it as lost."""
         # A copy of `error`, because its traceback would keep everything in these frames alive.
-        self.lost = self.lost or ActorLost(str(error), has_died=error.has_died)
+        self.lost = self.lost or LostWorker(str(error), has_died=error.has_died)
 
     def has_started(self) -> bool:
         """Whether the process has started; also true if the actor is lost."""
@@ -249,7 +244,7 @@ class ActorWorker(Worker):
                 self.pid, host = self.cluster.get(self._started)
                 self._where = f"an actor, pid {self.pid} on {host}"
                 self._started = None
-        except ActorLost as error:
+        except LostWorker as error:
             self.mark_lost(error)
         return self._started is None or self.lost is not None
 
@@ -257,15 +252,15 @@ class ActorWorker(Worker):
         """Whether its work has ended, or it is lost."""
         return self.lost is not None
 
-    def ended_silently(self) -> ActorLost | None:
+    def ended_silently(self) -> LostWorker | None:
         """Return why its work has ended without a final message; None while it works. Called when no message comes."""
         if not self.join(0):
             return None
         try:
             self.cluster.get(self._work)
-        except ActorLost as error:
+        except LostWorker as error:
             return error
-        return ActorLost("its work has ended without a message")
+        return LostWorker("its work has ended without a message")
 
     def state(self) -> str:
         return self._where
@@ -274,7 +269,7 @@ class ActorWorker(Worker):
         """Wait for the end of its work, `timeout` seconds at most; return whether it has ended."""
         try:
             return self.lost is not None or bool(self.cluster.wait([self._work], timeout))
-        except ActorLost as error:
+        except LostWorker as error:
             self.mark_lost(error)
             return True
 
@@ -286,7 +281,7 @@ class ActorWorker(Worker):
     def begin_kill(self) -> None:
         """Kill it, which does not wait: from now on it is lost."""
         self.kill()
-        self.mark_lost(ActorLost("it was killed"))
+        self.mark_lost(LostWorker("it was killed"))
 
     def release(self) -> None:
         """End the idle process."""

@@ -24,9 +24,9 @@ from typing import Any, Final
 
 from dataflow.errors import TimeoutError, WorkerDied
 from dataflow.ray.actor import Chunking, Reply, ReplyBuffer, max_wait
-from dataflow.ray.cluster import ActorLost, ActorWorker
+from dataflow.ray.cluster import ActorWorker
 from dataflow.ray.push_queue import PushedTaskQueue
-from dataflow.system.worker_errors import died
+from dataflow.system.worker_errors import LostWorker, died
 from dataflow.transport.current_item import unknown_item
 from dataflow.transport.flow_control import Credit
 from dataflow.transport.messages import DATA_KINDS, Channel, Kind, Message, Receiver
@@ -135,7 +135,7 @@ class PullChannel(Channel, Receiver):
         if requested:
             try:
                 return bool(self._cluster.wait(requested, timeout))
-            except ActorLost:
+            except LostWorker:
                 return True  # `receive_nowait` finds the error
         time.sleep(min(timeout, _MAX_IDLE))
         return False
@@ -152,7 +152,7 @@ class PullChannel(Channel, Receiver):
         requested = self._requested()
         try:
             ready = set(self._cluster.wait(requested, 0, all_ready=True)) if requested else set()
-        except ActorLost as error:  # then all are lost
+        except LostWorker as error:  # then all are lost
             ready = set()
             for actor in self.actors.values():
                 actor.mark_lost(error)
@@ -161,7 +161,7 @@ class PullChannel(Channel, Receiver):
             while actor.replies and actor.replies[0] in ready and actor.lost is None and not actor.is_over:
                 try:
                     reply: Reply = self._cluster.get(actor.replies.popleft())
-                except ActorLost as error:
+                except LostWorker as error:
                     actor.mark_lost(error)
                 else:
                     actor.num_replies += 1

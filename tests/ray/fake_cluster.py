@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from dataflow.ray.actor import WorkerActor
-from dataflow.ray.cluster import ActorLost
+from dataflow.system.worker_errors import LostWorker
 
 
 @dataclass
@@ -61,7 +61,7 @@ class FakeActor:
             if method != "work":
                 self.answers.wait()
         except BaseException as error:
-            self.answer(reference, error=ActorLost(f"it raised {error!r}"))
+            self.answer(reference, error=LostWorker(f"it raised {error!r}"))
             return
         if method != "reply":
             self.answer(reference, pickle.dumps(result))
@@ -71,9 +71,9 @@ class FakeActor:
         if fate.dies_after is not None and self.replies > fate.dies_after:
             self.end("the process was killed")
         elif fate.silent_after is not None and self.replies > fate.silent_after:
-            self.answer(reference, error=ActorLost("it is unavailable"))
+            self.answer(reference, error=LostWorker("it is unavailable"))
         elif fate.loses == self.replies:
-            self.answer(reference, error=ActorLost("the object was lost"))
+            self.answer(reference, error=LostWorker("the object was lost"))
         else:
             buffers = []
             body = pickle.dumps(result, 5, buffer_callback=buffers.append)
@@ -91,7 +91,7 @@ class FakeActor:
         with self.lock:
             if self.dead:
                 return
-            self.loss = partial(ActorLost, reason, has_died=has_died)
+            self.loss = partial(LostWorker, reason, has_died=has_died)
         self.answers.set()
         for reference in self.references:
             self.answer(reference, error=self.loss())
@@ -168,4 +168,4 @@ class FakeCluster:
 
     def check(self):
         if self.is_down:
-            raise ActorLost("the cluster was shut down")
+            raise LostWorker("the cluster was shut down")

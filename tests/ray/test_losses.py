@@ -25,6 +25,7 @@ from dataflow import (
 from dataflow.errors import WorkerTraceback
 from dataflow.ray import cluster as rays
 from dataflow.ray.actor import ReplyBuffer
+from dataflow.system.worker_errors import LostWorker
 from dataflow.transport.messages import Kind
 from tests.ray.fake_cluster import Fate
 from tests.support.fakes import Forever, Numbers
@@ -70,7 +71,7 @@ def test_what_came_before_a_loss_is_handed_out_and_then_it_is_reported(fake, fat
         found.extend(remote(listed(1000), strict=strict))
     assert found == [[k] for k in range(len(found))] and len(found) < 1000
     assert (caught.value.worker, caught.value.num_workers, caught.value.exitcode) == (0, 1, None)
-    assert isinstance(caught.value.__cause__, rays.ActorLost)
+    assert isinstance(caught.value.__cause__, LostWorker)
     assert fake.actors[0].killed
 
 
