@@ -227,6 +227,14 @@ class ActorWorker(Worker):
         if not self.is_over and (reference := self.call("reply")) is not None:
             self.replies.append(reference)
 
+    def consumed(self) -> None:
+        """Count a message that was read: after the last one of a reply, another is requested."""
+        if self.unread:
+            self.unread[0] -= 1
+            if not self.unread[0]:
+                self.unread.popleft()
+                self.request_reply()
+
     @property
     def takes_tasks(self) -> bool:
         """Whether it should be given tasks."""

@@ -25,7 +25,6 @@ from typing import Any, Final
 from dataflow.errors import TimeoutError, WorkerDied
 from dataflow.ray.actor import Chunking, Reply, ReplyBuffer, max_wait
 from dataflow.ray.cluster import ActorWorker
-from dataflow.ray.push_queue import PushedTaskQueue
 from dataflow.system.worker_errors import LostWorker, died
 from dataflow.transport.current_item import unknown_item
 from dataflow.transport.flow_control import Credit
@@ -206,41 +205,18 @@ class PullChannel(Channel, Receiver):
                 "start_timeout=, or add nodes; a runner inside an actor needs resources of its own"
             )
 
-    # -- what is consumed ----------------------------------------------------------------------------------------------
-
-    def consumed(self, worker: int) -> None:
-        """Count a message of `worker` that was read: after the last one of a reply, another is requested."""
-        actor = self.actors[worker]
-        if actor.unread:
-            actor.unread[0] -= 1
-            if not actor.unread[0]:
-                actor.unread.popleft()
-                actor.request_reply()
-
-    def awaits_reply(self, worker: int) -> int:
-        """How many replies of `worker` have come, plus one, if another was requested; 0 if none is to be expected."""
-        actor = self.actors.get(worker)
-        return 1 + actor.num_replies if actor is not None and actor.lost is None and actor.replies else 0
-
-    def stop_workers(self) -> None:
-        """Stop all workers."""
-        for actor in self.actors.values():
-            actor.call("stop")
-
 
 class PullCredit(Credit):
     """What the consumer has consumed. A worker's own counters are granted by its `WorkerActor`.
 
     Args:
         channel: The channel from the actors.
-        task_queue: Where their tasks come from, if they get any.
         num_workers: Number of workers.
     """
 
-    def __init__(self, channel: PullChannel, task_queue: PushedTaskQueue | None, num_workers: int) -> None:
+    def __init__(self, channel: PullChannel, num_workers: int) -> None:
         super().__init__(num_workers, shared=False)
         self._channel = channel
-        self._task_queue = task_queue
 
     def item_of(self, worker: int) -> int:
         """What `worker` makes: it is unknown what, if it has tasks and owes a reply, and nothing otherwise.
@@ -248,9 +224,10 @@ class PullCredit(Credit):
         One that has opened its flow, and whose replies are all requested, waits for nothing. It watches itself, so
         here only matters whether it gives any sign of life.
         """
-        has_tasks = self._task_queue is not None and self._task_queue.tasks_of(worker)
-        replies = self._channel.awaits_reply(worker) if has_tasks else 0
-        return unknown_item(replies) if replies else 0
+        actor = self._channel.actors.get(worker)
+        if actor is None or actor.lost is not None or not (actor.tasks and actor.replies):
+            return 0
+        return unknown_item(actor.num_replies)
 
     def late_after(self, timeout: float) -> tuple[float, str]:
         # C code that lets other threads run only between its calls delays a reply by several of them.
@@ -262,10 +239,10 @@ class PullCredit(Credit):
         return seconds, reason
 
     def grant(self, worker: int, count: int, nbytes: int, queued: int) -> None:
-        self._channel.consumed(worker)
+        self._channel.actors[worker].consumed()
 
     def report_received(self, worker: int) -> None:
-        self._channel.consumed(worker)
+        self._channel.actors[worker].consumed()
 
     def done(self, worker: int, count: int) -> None:
         """No-op: no worker waits for it."""
@@ -274,7 +251,8 @@ class PullCredit(Credit):
         return self._channel.counters_of(worker)
 
     def stop(self) -> None:
-        self._channel.stop_workers()
+        for actor in self._channel.actors.values():
+            actor.call("stop")
 
 
 class _PullPort(ReplyBuffer):

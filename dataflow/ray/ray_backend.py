@@ -121,7 +121,7 @@ class RayBackend(Backend):
         # One task more than requested replies, so that no actor waits for one.
         queue = None if tasks is Tasks.NONE else PushedTaskQueue(channel.actors, _IN_FLIGHT + 1, n * bytes_ahead)
         codec = ObjectStoreCodec(copy=self.copy)
-        credit = PullCredit(channel, queue, n)
+        credit = PullCredit(channel, n)
         return Links(channel, codec, credit, queue, bytes_ahead, channel.died, longest_task=_REPLY_ITEMS)
 
     def starter(self, options: WorkerOptions) -> Callable[[WorkerSpec], Worker]:
