@@ -52,7 +52,7 @@ class RayBackend(Backend):
     Args:
         owner: The class that the user has called, for messages.
         copy: Whether large arrays are writable copies of those in the object store.
-        actor_options: Options of the actors, as for ``ray.remote``.
+        actor_options: Options of the actors, as for ``ray.remote``; None for one CPU each.
         address: Address of the cluster, as for ``ray.init``.
         start_timeout: Seconds that an actor may take to start.
         items: Maximum number of datapoints in a reply.
@@ -64,7 +64,7 @@ class RayBackend(Backend):
 
     owner: str
     copy: bool
-    actor_options: Mapping[str, Any] | None
+    actor_options: Mapping[str, Any]
     address: str | None
     start_timeout: float
     items: int = _REPLY_ITEMS
@@ -87,10 +87,6 @@ class RayBackend(Backend):
         flag(self.owner, "copy", self.copy)
         seconds(self.owner, "start_timeout", self.start_timeout)
         object.__setattr__(self, "actor_options", _ONE_CPU | given)
-
-    @property
-    def _all_options(self) -> dict[str, Any]:
-        return dict(self.actor_options or {})
 
     def is_forked(self, options: WorkerOptions) -> bool:
         return False
@@ -125,10 +121,11 @@ class RayBackend(Backend):
         return Links(channel, codec, credit, queue, bytes_ahead, channel.died, longest_task=_REPLY_ITEMS)
 
     def starter(self, options: WorkerOptions) -> Callable[[WorkerSpec], Worker]:
-        return partial(start_worker, type(self).make_cluster(self.address), self._all_options)
+        return partial(start_worker, type(self).make_cluster(self.address), self.actor_options)
 
     def thread_limit(self, options: WorkerOptions) -> ThreadLimit | None:
-        return limit_for(options.thread_limit, max(1, int(self._all_options["num_cpus"] or 1)))  # reserved for an actor
+        reserved = self.actor_options["num_cpus"]  # for an actor
+        return limit_for(options.thread_limit, max(1, int(reserved or 1)))
 
 
 def num_items(owner: object, hwm: SupportsIndex | None) -> int:
