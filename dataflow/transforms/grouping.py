@@ -27,10 +27,10 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, MutableSequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from copy import copy
 from itertools import chain, islice
-from operator import is_not, ne
+from operator import is_not
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -69,7 +69,17 @@ class ReusedMemory:
     """Whether the input writes datapoints into the memory of earlier ones of a batch."""
 
     is_reused: bool | None = None  # whether it is taken to; None before the first batch
-    watched = 0  # the number of batches of which some datapoints were compared
+    num_watched = 0  # the number of batches after the first of which some datapoints were compared
+
+    def compared(self, num: int) -> Sequence[int]:
+        """Which datapoints of a batch of `num` are compared at its end with what they held when they came."""
+        if self.is_reused is None:
+            return range(num)
+        if self.is_reused:
+            return ()
+        turn, is_left = divmod(self.num_watched, _BATCHES_PER_TURN)
+        others = () if is_left or num < 4 else (1 + turn % (num - 3),)
+        return (0, *others, num - 2) if num > 2 else (0,)
 
 
 class Group(Protocol):
@@ -99,8 +109,7 @@ class NextGroup:
         self._begin = begin
         self._group: Group | None = None  # copies what arrives
         self._taken: list[Any] = []
-        self._originals: list[Any] = []  # of what was copied, to be compared
-        self._contents: list[Any] = []  # of the datapoints that are compared
+        self._compared: list[tuple[int, Any, Any]] = []  # number in the batch, datapoint, and what it held as it came
 
     def take(self, num: int) -> Any:
         """The next `num` datapoints, or those that are left: a list, or what `begin` has made.
@@ -108,69 +117,51 @@ class NextGroup:
         Raises:
             ValueError: A datapoint has changed meanwhile.
         """
-        memory = self._memory
+        memory, datapoints = self._memory, self._datapoints
         if memory is None or num == 1:
-            self._taken.extend(islice(self._datapoints, num - len(self._taken)))
-        elif (group := self._fill(num, memory)) is not None:
-            return group
-        elif memory.is_reused is None:
-            self._take_and_compare(num, memory)
-        elif memory.is_reused:
-            self._add(islice(self._datapoints, num - len(self._taken)), memory)
-        else:
-            self._take_and_watch(num, memory)
-        taken, self._taken = self._taken, []
-        return taken
-
-    def _fill(self, num: int, memory: ReusedMemory) -> Group | None:
-        """The next group, if the first datapoint needs one that copies; if not, it is taken."""
+            self._extend(datapoints, num)
+            taken, self._taken = self._taken, []
+            return taken
         if self._begin is not None and self._group is None and not self._taken:
-            for first in islice(self._datapoints, 1):
-                self._group = self._begin(first, num)
-                if self._group is None:
-                    self._add(iter([first]), memory)
+            first = [*islice(datapoints, 1)]
+            self._group = self._begin(first[0], num) if first else None
+            if self._group is None:
+                datapoints = chain(first, datapoints)
         if self._group is not None:
-            self._group.extend(islice(self._datapoints, num - len(self._group)))
-        group, self._group = self._group, None
-        return group
+            self._group.extend(islice(datapoints, num - len(self._group)))
+            group, self._group = self._group, None
+            return group
+        return self._take_and_compare(datapoints, num, memory)
 
-    def _add(self, datapoints: Iterator[Any], memory: ReusedMemory) -> None:
-        if memory.is_reused is None:
-            for dp in datapoints:
-                self._originals.append(dp)
-                self._taken.append(copy_datapoint(dp))
-        else:
-            self._taken.extend(map(copy_datapoint, datapoints) if memory.is_reused else datapoints)
-
-    def _take_and_compare(self, num: int, memory: ReusedMemory) -> None:
-        taken, originals = self._taken, self._originals
-        self._add(islice(self._datapoints, num - len(taken)), memory)
-        if len(taken) > 1:
-            memory.is_reused = any(map(ne, map(_content, originals), map(_content, taken)))
-        originals.clear()
-
-    def _take_and_watch(self, num: int, memory: ReusedMemory) -> None:
-        taken, contents = self._taken, self._contents
-        turn, is_left = divmod(memory.watched, _BATCHES_PER_TURN)
-        others = () if is_left or num < 4 else (1 + turn % (num - 3),)
-        watched = (0, *others, num - 2) if num > 2 else (0,)
-        for k in watched[len(contents) :]:
-            taken.extend(islice(self._datapoints, k + 1 - len(taken)))
+    def _take_and_compare(self, datapoints: Iterator[Any], num: int, memory: ReusedMemory) -> list[Any]:
+        taken, compared = self._taken, self._compared
+        is_first, copies = memory.is_reused is None, memory.is_reused is not False
+        for k in memory.compared(num)[len(compared) :]:
+            self._extend(datapoints, k, copies=copies)
+            for dp in islice(datapoints, 1):
+                compared.append((k, dp, _content(dp)))
+                taken.append(copy_datapoint(dp) if copies else dp)
             if len(taken) <= k:
                 break
-            contents.append(_content(taken[k]))
-        taken.extend(islice(self._datapoints, num - len(taken)))
-        self._contents = []
-        memory.watched += 1
-        for k, content in zip(watched, contents, strict=False):
-            if _content(taken[k]) == content:
-                continue
-            memory.is_reused = True
-            raise ValueError(
-                f"datapoint {k} of a batch has changed while the batch was made: its source has begun to write "
-                "later datapoints into the same memory, so this batch, and perhaps those before, would be wrong. Yield "
-                "copies (array.copy())"
-            )
+        self._extend(datapoints, num, copies=copies)
+        self._taken, self._compared = [], []
+        changed = next((k for k, dp, held in compared if _content(dp) != held), None)
+        if is_first and len(taken) > 1:
+            memory.is_reused = changed is not None
+        elif not copies:
+            memory.num_watched += 1
+            if changed is not None:
+                memory.is_reused = True
+                raise ValueError(
+                    f"datapoint {changed} of a batch has changed while the batch was made: its source has begun to "
+                    "write later datapoints into the same memory, so this batch, and perhaps those before, would be "
+                    "wrong. Yield copies (array.copy())"
+                )
+        return taken
+
+    def _extend(self, datapoints: Iterator[Any], num: int, *, copies: bool = False) -> None:
+        wanted = islice(datapoints, num - len(self._taken))
+        self._taken.extend(map(copy_datapoint, wanted) if copies else wanted)
 
 
 class MemoryWatch:
