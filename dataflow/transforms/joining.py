@@ -17,7 +17,7 @@ from dataflow.protocol.seeding import Stream
 from dataflow.transforms.arguments import require_end, require_flows, require_one_list
 from dataflow.transforms.indexing import Indexes, none_dropped, pass_from, passes_and_positions
 
-__all__ = ["ConcatData", "JoinData", "SeveralInputs", "interleave"]
+__all__ = ["ConcatData", "JoinData", "SeveralInputs", "interleave", "take_in_turn"]
 
 
 class SeveralInputs(DataFlow[T_co]):
@@ -55,25 +55,36 @@ def interleave(
     flows: Sequence[DataFlow], streams: Sequence[Stream], numbers: Indexes, indexes: Indexes
 ) -> Iterator[Any]:
     """For each `k`, the datapoint at ``indexes[k]`` of the flow ``numbers[k]``."""
-    waits = any(ds._df_waits for ds in flows)
-    return pausing(_interleave(flows, streams, numbers, indexes, waits), waits)
-
-
-def _interleave(
-    flows: Sequence[DataFlow], streams: Sequence[Stream], numbers: Indexes, indexes: Indexes, waits: bool
-) -> Iterator[Any]:
-    sources = [
+    parts = (
         ds._df_at([indexes[numbers == j]], stream) for j, (ds, stream) in enumerate(zip(flows, streams, strict=True))
-    ]
-    left: Iterator[int] = iter(numbers.tolist())
+    )
+    return take_in_turn(numbers.tolist(), parts, any(ds._df_waits for ds in flows))
+
+
+def take_in_turn(
+    numbers: Iterable[int], sources: Iterable[Iterator[Any]], waits: bool, *, ends: bool = True
+) -> Iterator[Any]:
+    """For each number, the next datapoint of that source. The sources are begun at the first step.
+
+    A source that has no more ends all; without `ends`, the others continue.
+    """
+    return pausing(_take_in_turn(iter(numbers), sources, waits, ends), waits)
+
+
+def _take_in_turn(numbers: Iterator[int], sources: Iterable[Iterator[Any]], waits: bool, ends: bool) -> Iterator[Any]:
+    begun, left = list(sources), numbers
     while True:
         try:
             for j in left:
-                yield next(sources[j])
+                yield next(begun[j])
             return
+        except StopIteration:
+            if ends:
+                return
+            left = numbers
+            continue
         except TimeoutError as error:
-            left = chain([j], left)
-            pause = paused(error, waits)
+            left, pause = chain([j], numbers), paused(error, waits)
         yield pause
 
 

@@ -16,15 +16,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.errors import EmptyPass, LengthUnknown, TimeoutError
+from dataflow.errors import EmptyPass, LengthUnknown
 from dataflow.protocol.base import Blocks, DataFlow, RNGDataFlow, T_co, require_flow
 from dataflow.protocol.passes import known_length, passes_on
-from dataflow.protocol.pauses import paused, pausing
 from dataflow.protocol.seeding import Stream, Table, permutation, rng, root_seed
 from dataflow.protocol.state import state_of
 from dataflow.transforms.arguments import require_flows, require_one_list
 from dataflow.transforms.indexing import Indexes, order_by_index, pass_by_index, passes_and_positions, reorder
-from dataflow.transforms.joining import SeveralInputs, interleave
+from dataflow.transforms.joining import SeveralInputs, interleave, take_in_turn
 
 __all__ = ["MixData", "RandomChooseData", "RandomMixData"]
 
@@ -71,9 +70,10 @@ class RandomMixData(SeveralInputs[T_co], RNGDataFlow[T_co]):
         lengths = tuple(map(len, self._df_flows))
         if self._df_indexed and all(ds._df_addressable for ds in self._df_flows):
             return pass_by_index(self, p, stream)
-        numbers, _ = self._order(lengths, stream, p)
-        waits = self._df_waits
-        return pausing(_mix_flows(numbers, list(self._df_passes(p, stream)), waits), waits)
+        order, _ = self._order(lengths, stream, p)
+        numbers = chain.from_iterable(order[k : k + _CHUNK].tolist() for k in range(0, len(order), _CHUNK))
+        # A flow that has fewer datapoints than its length is left out from there on.
+        return take_in_turn(numbers, self._df_passes(p, stream), self._df_waits, ends=False)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         lengths = tuple(map(len, self._df_flows))
@@ -92,19 +92,6 @@ class RandomMixData(SeveralInputs[T_co], RNGDataFlow[T_co]):
         words = self._df_words(stream, p)
         order: tuple[NDArray[Any], NDArray[Any]] = self._orders.get((words, lengths), partial(_mix, words, lengths))
         return order
-
-
-def _mix_flows(numbers: NDArray[Any], passes: list[Iterator[Any]], waits: bool) -> Iterator[Any]:
-    for j in chain.from_iterable(numbers[k : k + _CHUNK].tolist() for k in range(0, len(numbers), _CHUNK)):
-        while True:
-            try:
-                yield next(passes[j])
-                break
-            except StopIteration:
-                break  # the flow has fewer datapoints than its length
-            except TimeoutError as error:
-                pause = paused(error, waits)
-            yield pause
 
 
 def _mix(words: tuple[int, ...], lengths: tuple[int, ...]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -162,24 +149,15 @@ class RandomChooseData(SeveralInputs[T_co], RNGDataFlow[T_co]):
         return all(ds._df_endless for ds, probability in chosen if probability > 0)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        waits = self._df_waits
-        return pausing(self._choose(p, stream, waits), waits)
+        numbers = chain.from_iterable(self._choices(p, stream))
+        return take_in_turn(numbers, self._df_passes(p, stream), self._df_waits)
 
-    def _choose(self, p: int, stream: Stream, waits: bool) -> Iterator[Any]:
-        passes = list(self._df_passes(p, stream))
+    def _choices(self, p: int, stream: Stream) -> Iterator[list[int]]:
+        """The numbers of the chosen flows, endlessly."""
         ends = np.cumsum(self.probabilities)
         generator = rng(self._df_words(stream, p))
         while True:
-            for j in np.searchsorted(ends / ends[-1], generator.random(_CHUNK), side="right").tolist():
-                while True:
-                    try:
-                        yield next(passes[j])
-                        break
-                    except StopIteration:
-                        return
-                    except TimeoutError as error:
-                        pause = paused(error, waits)
-                    yield pause
+            yield np.searchsorted(ends / ends[-1], generator.random(_CHUNK), side="right").tolist()
 
 
 def _split_weights(entries: list[Any]) -> tuple[list[Any], list[float]]:
@@ -280,23 +258,11 @@ class MixData(SeveralInputs[T_co]):
         return state_of(self).continued.take(stream, partial(self._in_order, stream), self)
 
     def _in_order(self, stream: Stream) -> Iterator[Any]:
-        waits = self._df_waits
-        return pausing(self._in_blocks(stream, waits), waits)
-
-    def _in_blocks(self, stream: Stream, waits: bool) -> Iterator[Any]:
-        passes = [passes_on(ds, below) for ds, below in zip(self._df_flows, self._df_streams(stream), strict=True)]
         schedule = self._schedule()
-        for start in _starts(schedule):
-            for j in self._order(stream, schedule, start)[0].tolist():
-                while True:
-                    try:
-                        yield next(passes[j])
-                        break
-                    except StopIteration:
-                        raise self._empty(j) from None
-                    except TimeoutError as error:
-                        pause = paused(error, waits)
-                    yield pause
+        blocks = (self._order(stream, schedule, start)[0].tolist() for start in _starts(schedule))
+        flows = enumerate(zip(self._df_flows, self._df_streams(stream), strict=True))
+        passes = (chain(passes_on(ds, below), self._ended(j)) for j, (ds, below) in flows)
+        return take_in_turn(chain.from_iterable(blocks), passes, self._df_waits)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         schedule = self._schedule()
@@ -360,6 +326,10 @@ class MixData(SeveralInputs[T_co]):
     def _df_compared(self) -> dict[str, Any]:
         phases = {begin: _in_parts(list(weights)) for begin, weights in self._schedule()}
         return {**super()._df_compared, "weights": _in_parts(phases) if isinstance(self.weights, dict) else phases[0]}
+
+    def _ended(self, j: int) -> Iterator[Any]:
+        raise self._empty(j)
+        yield
 
     def _empty(self, j: int) -> EmptyPass:
         return EmptyPass(
