@@ -170,7 +170,12 @@ class Applied:
         """The result of `func` for each of `datapoints`, or `HOLE`. Call it once."""
         if self._indexes is not None:
             datapoints = map(self._at_index, datapoints, self._indexes)
-        return map(self.step if self._tolerance is None else self._step_tolerantly, datapoints, self._left)
+        return map(self.chosen_step, datapoints, self._left)
+
+    @property
+    def chosen_step(self) -> Callable[[Any, None], Any]:
+        """`step`; within the budget, if there is one."""
+        return self.step if self._tolerance is None else self._step_tolerantly
 
     def _at_index(self, dp: Any, index: int) -> Any:
         self.drawn_as = index
@@ -206,7 +211,7 @@ class Applied:
             self._running = k, RunningCall(df, stream, p, position)
         return self._running[1]
 
-    def explain(self, error: Exception) -> None:
+    def explain(self, error: BaseException) -> None:
         """Add a note to `error`, which the function raised for the present datapoint. Call it before ``raise``."""
         explain(error, self.owner, self.func, self._place(self.begun - 1))
 
@@ -283,7 +288,7 @@ class Uncopied(Applied):
             self.explain(error)
             raise
 
-    def explain(self, error: Exception) -> None:
+    def explain(self, error: BaseException) -> None:
         p, position = self._place(self.begun - 1)
         where = f"raised by {self.owner}, for datapoint {position} of pass {p}"
         error.add_note(where)

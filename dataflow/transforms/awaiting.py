@@ -17,11 +17,11 @@ from copy import copy
 from functools import partial
 from typing import Any, Final, TypeVar, overload
 
-from dataflow.errors import MissingExtra, NotReproducible, TimeoutError
+from dataflow.errors import TimeoutError
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co, T_in
 from dataflow.protocol.datapoint import HOLE, present
 from dataflow.protocol.event_loop import SLICE, LoopUser, loop_user, wait_until_done
-from dataflow.protocol.failures import Budget, failure_of
+from dataflow.protocol.failures import Budget
 from dataflow.protocol.kept import reading_ahead
 from dataflow.protocol.parameters import (
     coroutine_function,
@@ -39,10 +39,10 @@ from dataflow.protocol.state import FirstCalls, Taken, state_of
 from dataflow.system.interrupts import signals_deferred
 from dataflow.system.session import Session, terminated
 from dataflow.transforms.applying import (
+    Applied,
     Place,
     RequestedBlocks,
     ToleratesFailures,
-    explain,
     keeps_positions,
     name_of,
     shared_rng,
@@ -221,11 +221,13 @@ class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         waits = self._df_waits
         if may_reuse_memory(self.ds):
             datapoints = state_of(self).part(MemoryWatch).over(datapoints, waits)
-        steps = self._steps(calls, datapoints, waits, state_of(self).session, _Judge(self, calls, scope))
+        outcomes = _Outcomes(type(self).__name__, self._df_func, calls.place, self._df_tolerance(), scope)
+        outcomes.on_drop = self._df_note_drop
+        steps = self._steps(calls, datapoints, waits, state_of(self).session, outcomes)
         return pausing(steps if taken is None else _count(steps, taken), waits)
 
     def _steps(
-        self, calls: _Calls, datapoints: Iterator[Any], waits: bool, session: Session, judge: _Judge
+        self, calls: _Calls, datapoints: Iterator[Any], waits: bool, session: Session, outcomes: _Outcomes
     ) -> Iterator[Any]:
         """The results, and pauses. A generator: it stops the calls as it is left."""
         failures: list[Exception] = []  # of the input: raised when what was read before is handed out
@@ -263,7 +265,7 @@ class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
                         return
                     # In this order: a call that was cancelled by a close ends after `is_stopped` is set.
                     if calls.are_ready and not calls.is_stopped:
-                        made = [judge.outcome(calls.next())]
+                        made = [calls.hand_out(outcomes.outcome)]
                         yield made.pop()
                         since = time.monotonic()
                         continue
@@ -395,12 +397,12 @@ class _Calls:
                 self._changed.wait(seconds)
             self._awaited = None
 
-    def next(self) -> _Call:
-        """The call whose result is next."""
-        return next(iter(self._outstanding)) if self._is_ordered else self._completed.popleft()
-
-    def handed_out(self, call: _Call) -> None:
-        del self._outstanding[call]
+    def hand_out(self, outcome: Callable[[_Call], Any]) -> Any:
+        """What `outcome` makes of the call whose result is next."""
+        call = next(iter(self._outstanding)) if self._is_ordered else self._completed.popleft()
+        made = outcome(call)
+        del self._outstanding[call]  # only now: until then its place can be asked for
+        return made
 
     def late_text(self, timeout: float) -> str:
         running = tuple(self._running)
@@ -559,50 +561,28 @@ class _Call:
 calls_code(_Call.make, _Call.running_call)
 
 
-class _Judge:
-    """Makes of each call what its node yields: the result, a hole, or an exception.
+class _Outcomes(Applied):
+    """What the node yields for each call, in the order of completion: its result, a hole, or an exception."""
 
-    Args:
-        node: The node.
-        calls: Its calls.
-        scope: Identifies this run among others of the node that have the same pass numbers.
-    """
+    _number = 0  # of the datapoint of the present call
 
-    def __init__(self, node: AsyncMapData, calls: _Calls, scope: Hashable) -> None:
-        self._tolerance = node._df_tolerance()
-        self._note_drop = node._df_note_drop
-        self._calls = calls
-        self._scope = scope
+    @property
+    def begun(self) -> int:
+        return self._number + 1
 
     def outcome(self, call: _Call) -> Any:
-        calls, tolerance = self._calls, self._tolerance
-        if call.task is not None:  # otherwise it was dropped below
-            if tolerance is not None:
-                tolerance.seen += 1
-            if call.error is not None:
-                self._judge(call, call.error)
-            if call.result is HOLE:
-                self._note_drop()
-            if tolerance is not None and tolerance.seen >= tolerance.due:
-                tolerance.check_seen()
-        calls.handed_out(call)
-        return call.result
+        if call.task is None:  # the datapoint was dropped below
+            return HOLE
+        self._number = call.number
+        return self.chosen_step(call, None)
 
-    def _judge(self, call: _Call, error: BaseException) -> None:
-        calls, tolerance = self._calls, self._tolerance
-        p, position = calls.place(call.number)
-        try:
-            call.error = None  # its traceback holds frames that hold the call
-            if isinstance(error, Exception | asyncio.CancelledError):  # whose text is empty
-                explain(error, calls.owner, calls.func, (p, position))
+    def step(self, call: _Call, _: None) -> Any:
+        error, call.error = call.error, None  # its traceback holds frames that hold the call
+        if isinstance(error, Exception | asyncio.CancelledError):  # whose text is empty
+            self.explain(error)
+        if error is not None:
             raise error
-        except (MissingExtra, NotReproducible):  # no failure of this datapoint, but of all
-            raise
-        except Exception as raised:
-            if tolerance is None:
-                raise
-            label = f"{calls.owner}({name_of(calls.func)})"
-            tolerance.skip(failure_of(label, position, p, raised), raised, in_pass=(self._scope, p))
+        return self.drop() if call.result is HOLE else call.result
 
 
 def _require_result(out: object, calls: _Calls) -> None:
