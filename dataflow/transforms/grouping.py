@@ -41,7 +41,6 @@ from dataflow.protocol.passes import walk
 
 __all__ = ["MemoryWatch", "NextGroup", "ReusedMemory", "copy_datapoint", "has_several_sources", "may_reuse_memory"]
 
-_SEQUENCES: Final = frozenset({list, tuple})
 _CONTAINERS: Final = (list, tuple, dict)
 _UNCHANGEABLE: Final = frozenset({int, float, complex, bool, str, bytes, type(None)}).union(
     kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in "biufc"
@@ -109,7 +108,7 @@ class NextGroup:
         self._begin = begin
         self._group: Group | None = None  # copies what arrives
         self._taken: list[Any] = []
-        self._compared: list[tuple[int, Any, Any]] = []  # number in the batch, datapoint, and what it held as it came
+        self._compared: list[tuple[int, list[_Noted]]] = []  # number in the batch, and the parts of the datapoint
 
     def take(self, num: int) -> Any:
         """The next `num` datapoints, or those that are left: a list, or what `begin` has made.
@@ -139,13 +138,13 @@ class NextGroup:
         for k in memory.compared(num)[len(compared) :]:
             self._extend(datapoints, k, copies=copies)
             for dp in islice(datapoints, 1):
-                compared.append((k, dp, _content(dp)))
+                compared.append((k, [*map(_note, _parts_of(dp))]))
                 taken.append(copy_datapoint(dp) if copies else dp)
             if len(taken) <= k:
                 break
         self._extend(datapoints, num, copies=copies)
         self._taken, self._compared = [], []
-        changed = next((k for k, dp, held in compared if _content(dp) != held), None)
+        changed = next((k for k, noted in compared if any(map(_has_changed, noted))), None)
         if is_first and len(taken) > 1:
             memory.is_reused = changed is not None
         elif not copies:
@@ -170,7 +169,7 @@ class MemoryWatch:
     def __init__(self) -> None:
         self._num_first = _NUM_FIRST  # datapoints that are still to be compared with all before them
         self._num_bytes = 0  # of them
-        self._noted: dict[int, tuple[Any, Any]] = {}  # by place in memory: an array, list or dict, and what it held
+        self._noted: dict[int, _Noted] = {}  # by place in memory
         self._in_pass: object = None
         self.num_left = 0  # datapoints until the next one is looked at
         self.num_seen = 0  # looked at
@@ -246,12 +245,10 @@ class MemoryWatch:
         """
         self.num_seen += 1
         noted = self._noted
-        parts: dict[int, Any] = {}
-        _find_parts(dp, parts)
+        parts = {_place_of(part): part for part in _parts_of(dp)}
         if noted:
             for place in noted.keys() & parts.keys():
-                part, held = noted[place]
-                if _differ(_held(part), held):
+                if _has_changed(noted[place]):
                     noted.clear()
                     raise ValueError(
                         "a datapoint was overwritten with a later one, while a worker or the consumer had still to "
@@ -264,7 +261,7 @@ class MemoryWatch:
             self._num_first = 0 if is_last else self._num_first - 1
         if self._num_first or not noted:
             for place, part in parts.items():
-                noted[place] = part, _held(part)
+                noted[place] = _note(part)
         else:
             noted.clear()
             self.num_left = _DATAPOINTS_PER_TURN - 2
@@ -292,28 +289,53 @@ class _Watched(Iterator[Any]):
         return watch.look_at(next(self._datapoints))
 
 
-def _find_parts(value: Any, parts: dict[int, Any]) -> None:
-    """Add the arrays, lists and dicts of a datapoint to `parts`, by their place in memory."""
+_Noted = tuple[Any, Any]
+"""A part of a datapoint that can change, and what it held when it was noted."""
+
+
+def _parts_of(value: Any) -> Iterator[Any]:
+    """The arrays, lists and dicts of a datapoint."""
     if isinstance(value, _CONTAINERS):
         if value and not isinstance(value, tuple):
-            parts[id(value)] = value
+            yield value
         for item in value.values() if isinstance(value, dict) else value:
             if type(item) not in _UNCHANGEABLE:
-                _find_parts(item, parts)
+                yield from _parts_of(item)
     elif isinstance(value, np.ndarray):
         if value.nbytes:
-            parts[value.__array_interface__["data"][0]] = value
+            yield value
         if value.dtype == object:
             for item in value.flat:
-                _find_parts(item, parts)
-    elif _is_array(value):
-        parts[value.data_ptr() if hasattr(value, "data_ptr") else id(value)] = value
-    elif isinstance(value, bytearray | deque):
-        parts[id(value)] = value
+                yield from _parts_of(item)
+    elif _is_array(value) or isinstance(value, bytearray | deque):
+        yield value
+
+
+def _place_of(part: Any) -> int:
+    """Where it is in memory: two views of one buffer are two objects."""
+    if isinstance(part, np.ndarray):
+        address: int = part.__array_interface__["data"][0]
+        return address
+    return part.data_ptr() if hasattr(part, "data_ptr") else id(part)
+
+
+def _note(part: Any) -> _Noted:
+    return part, _held(part)
+
+
+def _has_changed(noted: _Noted) -> bool:
+    part, before = noted
+    now = _held(part)
+    if isinstance(now, bytes):
+        return bool(now != before)
+    return len(now) != len(before) or any(map(is_not, now, before))
 
 
 def _held(part: Any) -> Any:
-    """What a part holds now: arrays and bytes as bytes, all else by the identity of its elements."""
+    """What a part holds now: arrays and bytes as bytes, all else by the identity of its elements.
+
+    A list that is used again may hold an equal number by chance.
+    """
     if isinstance(part, list):
         return list(part)
     if isinstance(part, np.ndarray):
@@ -321,12 +343,6 @@ def _held(part: Any) -> Any:
     if isinstance(part, dict):
         return [*part, *part.values()]
     return list(part) if isinstance(part, deque) else _bytes_of(part)
-
-
-def _differ(now: Any, before: Any) -> bool:
-    if isinstance(now, bytes):
-        return bool(now != before)
-    return len(now) != len(before) or any(map(is_not, now, before))
 
 
 def copy_datapoint(value: Any) -> Any:
@@ -362,25 +378,6 @@ def _copy_of_objects(value: NDArray[Any]) -> NDArray[Any]:
     for k, item in enumerate(value.flat):
         copied.flat[k] = copy_datapoint(item)
     return copied
-
-
-def _content(value: Any) -> Any:
-    """What a datapoint holds now, to be compared with what it holds later.
-
-    Arrays count by their bytes, all else by identity: a list that is used again may hold an equal number by chance.
-    """
-    kind = type(value)
-    if kind in _SEQUENCES:
-        return [*map(_content, value)]
-    if isinstance(value, np.ndarray):
-        return (value.shape, value.tobytes()) if value.dtype != object else [*map(_content, value.flat)]
-    if isinstance(value, dict):
-        return {key: _content(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [*map(_content, value)]
-    if kind not in _UNCHANGEABLE and _is_array(value):
-        return _bytes_of(value)
-    return id(value), value  # the value is there so that no other object gets its id
 
 
 def _is_array(value: Any) -> bool:

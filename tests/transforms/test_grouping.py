@@ -282,15 +282,15 @@ def test_a_list_that_is_used_again_is_noticed_though_its_numbers_are_equal(conta
 
 def test_what_is_shared_and_does_not_change_is_copied_in_one_batch_only(monkeypatch):
     copies, compared = [], []
-    content = gathering._content
+    held = gathering._held
     monkeypatch.setattr(gathering, "copy_datapoint", lambda dp: copies.append(dp) or copy_datapoint(dp))
-    monkeypatch.setattr(gathering, "_content", lambda dp: compared.append(dp) or content(dp))
+    monkeypatch.setattr(gathering, "_held", lambda part: compared.append(part) or held(part))
     shared = [np.ones(SHAPE), 1]
     batches = list(BatchData(DataFromGenerator(lambda: [shared] * 40), 10))
     assert plain(batches) == plain(BatchData(kept(lambda: [shared] * 40), 10))
     assert sum(type(dp) is list for dp in copies) == 10
     # The first batch; two of each other, and in one of these another.
-    assert sum(type(dp) is list for dp in compared) == 2 * 10 + 2 * (2 * 3 + 1)
+    assert sum(type(part) is list for part in compared) == 2 * 10 + 2 * (2 * 3 + 1)
 
 
 def test_a_buffer_that_is_used_again_later_is_not_taken_for_one_that_does_not_change():
