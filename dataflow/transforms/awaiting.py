@@ -230,9 +230,7 @@ class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         self, calls: _Calls, datapoints: Iterator[Any], waits: bool, session: Session, outcomes: _Outcomes
     ) -> Iterator[Any]:
         """The results, and pauses. A generator: it stops the calls as it is left."""
-        failures: list[Exception] = []  # of the input: raised when what was read before is handed out
-        late: list[TimeoutError] = []  # likewise; the input continues afterwards
-        is_over = False
+        ended: list[Any] = []  # an error of the input, or None at its end; until what was read before is handed out
         try:
             user = loop_user(self, session, self._df_setup)
             since = time.monotonic()  # when the consumer has asked for a datapoint
@@ -244,25 +242,23 @@ class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
                 moment = SLICE if self.timeout is None else since + self.timeout - time.monotonic()
                 moment = max(0.0, min(SLICE, moment))
                 if self._is_set_up(calls, user, moment):
-                    while not (is_over or failures or late) and calls.have_room:
+                    while not ended and calls.have_room:
                         try:
                             calls.add(next(datapoints))
                         except StopIteration:
-                            is_over = True
-                        except TimeoutError as error:
-                            (late if waits else failures).append(error)
+                            ended.append(None)
                         except Exception as error:
-                            failures.append(error)
+                            ended.append(error)
                         if calls.are_ready and (calls.are_enough or time.monotonic() - since > _READING):
                             break
                     if calls.num_outstanding:
                         calls.wait(moment)
-                    elif failures:
-                        raise failures.pop()
-                    elif late:
-                        pause = Pause(late.pop())
-                    else:  # the input is over
+                    elif ended[0] is None:
                         return
+                    elif isinstance(ended[0], TimeoutError) and waits:  # the input continues afterwards
+                        pause = Pause(ended.pop())
+                    else:
+                        raise ended.pop()
                     # In this order: a call that was cancelled by a close ends after `is_stopped` is set.
                     if calls.are_ready and not calls.is_stopped:
                         made = [calls.hand_out(outcomes.outcome)]
