@@ -115,12 +115,11 @@ class CacheData(ProxyDataFlow[T_co]):
             while datapoints[k] is _UNREAD:
                 try:
                     dp, position = next(coming)
-                except TimeoutError as error:
-                    dp, position = paused(error, waits), -1
-                if position < 0:
-                    yield dp
-                else:
                     slots.keep(position, dp)
+                    continue
+                except TimeoutError as error:
+                    pause = paused(error, waits)
+                yield pause
             yield _fresh(datapoints[k])
 
     # -- input that is only a sequence of passes: its first pass is recorded -------------------------------------------

@@ -23,7 +23,7 @@ from dataflow.protocol.kept import (
 )
 from dataflow.protocol.parameters import whole_number
 from dataflow.protocol.passes import known_length, picked_here, promise, require_order, require_seed, root_stream, walk
-from dataflow.protocol.pauses import Pause, paused, pausing, resumed
+from dataflow.protocol.pauses import paused, pausing, resumed
 from dataflow.protocol.seeding import Stream, current_root
 from dataflow.protocol.state import FlowState, Promise, state_of
 from dataflow.transforms.elastic import Change, Division, division_of, has_dropped_above
@@ -352,14 +352,13 @@ class ResumableData(ProxyDataFlow[T_co]):
                 with state_of(self).lock:
                     mark.kept = kept_by(self.ds)
             datapoints = self._count(mark, stream)
-            first = Pause
-            while first is Pause:
+            while True:
                 try:
                     first = next(datapoints, _NOTHING)
+                    break
                 except TimeoutError as error:
                     pause = paused(error, waits)
-                if first is Pause:
-                    yield pause
+                yield pause
             if first is _NOTHING:
                 if mark.num_ended < mark.num_certain:
                     mark.num_skipped = 0

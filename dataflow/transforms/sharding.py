@@ -18,7 +18,7 @@ from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.protocol.parameters import whole_number
 from dataflow.protocol.passes import is_unordered_only, known_length, promise, require_seed, without_order
-from dataflow.protocol.pauses import Pause, paused, pausing
+from dataflow.protocol.pauses import paused, pausing
 from dataflow.protocol.seeding import Spread, Stream
 from dataflow.protocol.state import Promise, state_of
 from dataflow.transforms.batching import GroupedData
@@ -160,7 +160,6 @@ class ShardData(ProxyDataFlow[T_co]):
         mine: Any = None  # the datapoint of this rank, once it was read
         num_read = 0
         while True:
-            pause: Pause | None = None
             try:
                 for dp in datapoints:
                     if num_read < num_kept:
@@ -175,10 +174,9 @@ class ShardData(ProxyDataFlow[T_co]):
                         del dp  # the receiver may reuse its memory
                         yield mine
                         mine = None
+                break
             except TimeoutError as error:
                 pause = paused(error, waits)
-            if pause is None:
-                break
             yield pause
         rest = max(0, num_read - begin) % self.world_size
         if self.rank < rest and self.tail != "drop":
