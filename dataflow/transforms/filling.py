@@ -31,8 +31,9 @@ class Filling:
 
     def __init__(self, dp: Any, num: int) -> None:
         self._kind = type(dp)
-        self._columns: dict[Any, _Rows | _Values] = {}  # none once a datapoint of another form has arrived
-        self._copies: list[Any] = []  # all datapoints, from then on
+        self._columns: dict[Any, _Rows | _Values] = {}
+        self._num = 0  # datapoints that all columns hold: an interrupt may leave another one in some of them
+        self._others: list[Any] = []  # copies of the first datapoint of another form, and of all after it
         for key, value in dp.items() if self._kind is dict else enumerate(dp):
             self._columns[key] = _Rows(value, num) if _is_large(value, num) else _Values()
         self.extend(iter([dp]))
@@ -46,38 +47,26 @@ class Filling:
         return cls(dp, num) if any(_is_large(value, num) for value in values) else None
 
     def __len__(self) -> int:
-        return min(map(len, self._columns.values()), default=len(self._copies))
+        return self._num + len(self._others)
 
     def extend(self, datapoints: Iterator[Any]) -> None:
         """Take all `datapoints`. If a step raises, those before it have been taken."""
-        for dp in datapoints if self._columns else ():
-            try:
-                self._add(dp)
-            except _OtherForm:
-                self._keep_copies()
-                self._copies.append(copy_datapoint(dp))
+        for dp in datapoints if not self._others else ():
+            if not self._add(dp):
+                self._others.append(copy_datapoint(dp))
                 break
-            except BaseException:  # an interrupt, for example: some columns may have this datapoint, and some not
-                self._keep_copies()
-                raise
-        if not self._columns:
-            self._copies.extend(map(copy_datapoint, datapoints))
+        if self._others:
+            self._others.extend(map(copy_datapoint, datapoints))
 
-    def _add(self, dp: Any) -> None:
-        columns = self._columns
-        if type(dp) is not self._kind or len(dp) != len(columns):
-            raise _OtherForm
-        for key, column in columns.items():
-            if self._kind is dict and key not in dp:
-                raise _OtherForm
-            column.add(dp[key])
-
-    def _keep_copies(self) -> None:
-        """Make whole datapoints of the columns, the first of which may be one longer than the last."""
-        for k in range(len(self)):
-            copied = {key: column[k] for key, column in self._columns.items()}
-            self._copies.append(copied if self._kind is dict else [*copied.values()])
-        self._columns = {}
+    def _add(self, dp: Any) -> bool:
+        """Add a datapoint to the columns; return whether it has the form of the first."""
+        if type(dp) is not self._kind or len(dp) != len(self._columns):
+            return False
+        for key, column in self._columns.items():
+            if (self._kind is dict and key not in dp) or not column.put(self._num, dp[key]):
+                return False
+        self._num += 1
+        return True
 
     def stacked(self, int_dtype: np.dtype[Any]) -> Any:
         """The batch.
@@ -85,13 +74,15 @@ class Filling:
         Raises:
             ShapeMismatch, OverflowError, TypeError: As `stack`.
         """
-        if not self._columns:
-            return stack(self._copies, int_dtype=int_dtype)
-        batch = {
-            key: column.whole() if isinstance(column, _Rows) else stack_column(column, key, int_dtype)
-            for key, column in self._columns.items()
-        }
-        return batch if self._kind is dict else [*batch.values()]
+        if self._others:
+            return stack([*map(self._datapoint, range(self._num)), *self._others], int_dtype=int_dtype)
+        return self._of_kind({key: column.stacked(self._num, key, int_dtype) for key, column in self._columns.items()})
+
+    def _datapoint(self, k: int) -> Any:
+        return self._of_kind({key: column[k] for key, column in self._columns.items()})
+
+    def _of_kind(self, values: dict[Any, Any]) -> Any:
+        return values if self._kind is dict else [*values.values()]
 
 
 def stack_filled(group: Filling | list[Any], *, int_dtype: np.dtype[Any]) -> Any:
@@ -99,15 +90,21 @@ def stack_filled(group: Filling | list[Any], *, int_dtype: np.dtype[Any]) -> Any
     return group.stacked(int_dtype) if isinstance(group, Filling) else stack(group, int_dtype=int_dtype)
 
 
-class _OtherForm(Exception):
-    """A datapoint is not of the form of the first."""
-
-
-class _Values(list[Any]):
+class _Values:
     """Values that are stacked at the end."""
 
-    def add(self, value: Any) -> None:
-        self.append(copy_datapoint(value))
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+
+    def __getitem__(self, k: int) -> Any:
+        return self._values[k]
+
+    def put(self, k: int, value: Any) -> bool:
+        self._values[k:] = [copy_datapoint(value)]
+        return True
+
+    def stacked(self, num: int, key: Any, int_dtype: np.dtype[Any]) -> NDArray[Any]:
+        return stack_column(self._values[:num], key, int_dtype)
 
 
 class _Rows:
@@ -116,26 +113,23 @@ class _Rows:
     def __init__(self, first: NDArray[Any], num: int) -> None:
         self._shape, self._dtype = first.shape, first.dtype
         self._array = empty((num, *first.shape), first.dtype)
-        self._num = 0
-
-    def __len__(self) -> int:
-        return self._num
 
     def __getitem__(self, k: int) -> NDArray[Any]:
         row: NDArray[Any] = self._array[k]
         return row
 
-    def add(self, value: Any) -> None:
+    def put(self, k: int, value: Any) -> bool:
+        """Copy an array into row `k`; return whether it has the form of the others."""
         if type(value) is not np.ndarray or value.shape != self._shape or value.dtype != self._dtype:
-            raise _OtherForm
-        self._array[self._num] = value
-        self._num += 1
+            return False
+        self._array[k] = value
+        return True
 
-    def whole(self) -> NDArray[Any]:
-        if self._num == len(self._array):
+    def stacked(self, num: int, key: Any, int_dtype: np.dtype[Any]) -> NDArray[Any]:
+        if num == len(self._array):
             return self._array
-        out = empty((self._num, *self._shape), self._dtype)
-        out[...] = self._array[: self._num]
+        out = empty((num, *self._shape), self._dtype)
+        out[...] = self._array[:num]
         return out
 
 
