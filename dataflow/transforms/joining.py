@@ -24,7 +24,7 @@ class SeveralInputs(DataFlow[T_co]):
     """A node with several inputs. A flow may be given more than once, and has a separate random stream each time.
 
     Args:
-        df_lists: The inputs, at least one.
+        df_lists: The inputs in order, at least one. An input that is given twice is listed twice.
     """
 
     def __init__(self, df_lists: Iterable[DataFlow], *others: DataFlow) -> None:
@@ -33,21 +33,16 @@ class SeveralInputs(DataFlow[T_co]):
 
     @property
     def _df_inputs(self) -> Sequence[DataFlow]:
-        return super()._df_inputs if self._df_user_written else self._df_flows
-
-    @property
-    def _df_flows(self) -> Sequence[DataFlow]:
-        """The inputs in order; an input that is given twice is listed twice."""
-        return self.df_lists
+        return super()._df_inputs if self._df_user_written else self.df_lists
 
     def _df_streams(self, stream: Stream) -> list[Stream]:
         """The stream of every input."""
         level = self._df_level
-        return [stream.turn(level, j) for j in range(len(self._df_flows))]
+        return [stream.turn(level, j) for j in range(len(self.df_lists))]
 
     def _df_passes(self, p: int, stream: Stream) -> Iterator[Iterator[Any]]:
         """Pass `p` of every input, begun when it is requested."""
-        for ds, below in zip(self._df_flows, self._df_streams(stream), strict=True):
+        for ds, below in zip(self.df_lists, self._df_streams(stream), strict=True):
             yield ds._df_run_pass(p, below)
 
 
@@ -113,17 +108,15 @@ class JoinData(SeveralInputs[T_co]):
 
     @property
     def _df_endless(self) -> bool:
-        return all(ds._df_endless for ds in self._df_flows)
+        return all(ds._df_endless for ds in self.df_lists)
 
     def __len__(self) -> int:
-        ending = [ds for ds in self._df_flows if not ds._df_endless]
-        return min(map(len, ending or self._df_flows))
+        ending = [ds for ds in self.df_lists if not ds._df_endless]
+        return min(map(len, ending or self.df_lists))
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         n = self._length()
-        passes = [
-            pass_from(ds, p, n, below) for ds, below in zip(self._df_flows, self._df_streams(stream), strict=True)
-        ]
+        passes = [pass_from(ds, p, n, below) for ds, below in zip(self.df_lists, self._df_streams(stream), strict=True)]
         if self._df_waits:
             return limit(starmap(_join, side_by_side(passes, True)), True, n)
         return islice(map(_join, *passes), n)
@@ -134,7 +127,7 @@ class JoinData(SeveralInputs[T_co]):
     def _read(self, streams: Sequence[Stream], n: int | None, indexes: Indexes) -> Iterator[Any]:
         columns = [
             none_dropped(ds._df_at([self._below(ds, indexes, n)], stream), self)
-            for ds, stream in zip(self._df_flows, streams, strict=True)
+            for ds, stream in zip(self.df_lists, streams, strict=True)
         ]
         return starmap(_join, side_by_side(columns, True)) if self._df_waits else map(_join, *columns)
 
@@ -167,7 +160,7 @@ class ConcatData(SeveralInputs[T_co]):
 
     def __init__(self, df_lists: Iterable[DataFlow[T_co]], *others: DataFlow) -> None:
         super().__init__(df_lists, *others)
-        for ds in self._df_flows[:-1]:
+        for ds in self.df_lists[:-1]:
             require_end(ds, "ConcatData", "reads one input after the other")
 
     @property
@@ -176,16 +169,16 @@ class ConcatData(SeveralInputs[T_co]):
 
     @property
     def _df_endless(self) -> bool:
-        return any(ds._df_endless for ds in self._df_flows)
+        return any(ds._df_endless for ds in self.df_lists)
 
     def __len__(self) -> int:
-        return sum(map(len, self._df_flows))
+        return sum(map(len, self.df_lists))
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return chain.from_iterable(self._df_passes(p, stream))
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        lengths = np.array([len(ds) for ds in self._df_flows], dtype=np.int64)
+        lengths = np.array([len(ds) for ds in self.df_lists], dtype=np.int64)
         return chain.from_iterable(map(partial(self._read, self._df_streams(stream), lengths), blocks))
 
     def _read(self, streams: Sequence[Stream], lengths: Indexes, indexes: Indexes) -> Iterator[Any]:
@@ -193,7 +186,7 @@ class ConcatData(SeveralInputs[T_co]):
         passes, positions = passes_and_positions(self, indexes, int(ends[-1]))
         numbers = np.searchsorted(ends, positions, side="right")
         within = positions - (ends - lengths)[numbers]
-        return interleave(self._df_flows, streams, numbers, passes * lengths[numbers] + within)
+        return interleave(self.df_lists, streams, numbers, passes * lengths[numbers] + within)
 
 
 def _join(*datapoints: Any) -> Any:

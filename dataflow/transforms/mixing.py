@@ -61,14 +61,14 @@ class RandomMixData(SeveralInputs[T_co], RNGDataFlow[T_co]):
 
     @property
     def _df_indexed(self) -> bool:
-        return not any(ds._df_endless for ds in self._df_flows)
+        return not any(ds._df_endless for ds in self.df_lists)
 
     def __len__(self) -> int:
-        return sum(map(len, self._df_flows))
+        return sum(map(len, self.df_lists))
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        lengths = tuple(map(len, self._df_flows))
-        if self._df_indexed and all(ds._df_addressable for ds in self._df_flows):
+        lengths = tuple(map(len, self.df_lists))
+        if self._df_indexed and all(ds._df_addressable for ds in self.df_lists):
             return pass_by_index(self, p, stream)
         order, _ = self._order(lengths, stream, p)
         numbers = chain.from_iterable(order[k : k + _CHUNK].tolist() for k in range(0, len(order), _CHUNK))
@@ -76,7 +76,7 @@ class RandomMixData(SeveralInputs[T_co], RNGDataFlow[T_co]):
         return take_in_turn(numbers, self._df_passes(p, stream), self._df_waits, ends=False)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
-        lengths = tuple(map(len, self._df_flows))
+        lengths = tuple(map(len, self.df_lists))
         return chain.from_iterable(map(partial(self._read, stream, self._df_streams(stream), lengths), blocks))
 
     def _read(
@@ -86,7 +86,7 @@ class RandomMixData(SeveralInputs[T_co], RNGDataFlow[T_co]):
         if not len(indexes):
             return iter(())
         numbers, within = reorder(passes, positions, partial(self._order, lengths, stream))
-        return interleave(self._df_flows, streams, numbers, passes * np.array(lengths)[numbers] + within)
+        return interleave(self.df_lists, streams, numbers, passes * np.array(lengths)[numbers] + within)
 
     def _order(self, lengths: tuple[int, ...], stream: Stream, p: int) -> tuple[NDArray[Any], NDArray[Any]]:
         words = self._df_words(stream, p)
@@ -145,7 +145,7 @@ class RandomChooseData(SeveralInputs[T_co], RNGDataFlow[T_co]):
 
     @property
     def _df_endless(self) -> bool:
-        chosen = zip(self._df_flows, self.probabilities, strict=True)
+        chosen = zip(self.df_lists, self.probabilities, strict=True)
         return all(ds._df_endless for ds, probability in chosen if probability > 0)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
@@ -260,13 +260,13 @@ class MixData(SeveralInputs[T_co]):
     def _in_order(self, stream: Stream) -> Iterator[Any]:
         schedule = self._schedule()
         blocks = (self._order(stream, schedule, start)[0].tolist() for start in _starts(schedule))
-        flows = enumerate(zip(self._df_flows, self._df_streams(stream), strict=True))
+        flows = enumerate(zip(self.df_lists, self._df_streams(stream), strict=True))
         passes = (chain(passes_on(ds, below), self._ended(j)) for j, (ds, below) in flows)
         return take_in_turn(chain.from_iterable(blocks), passes, self._df_waits)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         schedule = self._schedule()
-        for j, ds in enumerate(self._df_flows):
+        for j, ds in enumerate(self.df_lists):
             if any(weights[j] for _, weights in schedule) and not ds._df_endless and known_length(ds) == 0:
                 raise self._empty(j)
         return chain.from_iterable(map(partial(self._read, stream, self._df_streams(stream), schedule), blocks))
@@ -278,13 +278,13 @@ class MixData(SeveralInputs[T_co]):
         in_phase = indexes - begins[np.searchsorted(begins, indexes, side="right") - 1]
         positions = in_phase % _BLOCK
         numbers, below = reorder(indexes - positions, positions, partial(self._order, stream, schedule))
-        return interleave(self._df_flows, streams, numbers, below)
+        return interleave(self.df_lists, streams, numbers, below)
 
     def _df_weights(self) -> tuple[str, ...]:
         return _text(self._schedule()), *super()._df_weights()
 
     def _schedule(self) -> Schedule:
-        return _make_schedule(self.weights, len(self._df_flows))  # which the user may change between two passes
+        return _make_schedule(self.weights, len(self.df_lists))  # which the user may change between two passes
 
     def _order(self, stream: Stream, schedule: Schedule, start: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """For each position of the block that begins at `start`, the number of a flow and the index in that flow."""
@@ -297,7 +297,7 @@ class MixData(SeveralInputs[T_co]):
 
     def _make_plan(self, stream: Stream, schedule: Schedule) -> list[_Phase]:
         plan: list[_Phase] = []
-        before = np.zeros(len(self._df_flows), np.int64)
+        before = np.zeros(len(self.df_lists), np.int64)
         ends = [*(begin for begin, _ in schedule[1:]), None]
         for (begin, weights), end in zip(schedule, ends, strict=True):
             phase = _Phase(begin, end, _Shares(weights), before)
@@ -332,9 +332,7 @@ class MixData(SeveralInputs[T_co]):
         yield
 
     def _empty(self, j: int) -> EmptyPass:
-        return EmptyPass(
-            f"MixData: a pass of input {j} ({type(self._df_flows[j]).__name__}) is empty: check its source"
-        )
+        return EmptyPass(f"MixData: a pass of input {j} ({type(self.df_lists[j]).__name__}) is empty: check its source")
 
 
 Schedule = tuple[tuple[int, tuple[float, ...]], ...]
