@@ -15,7 +15,7 @@ from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.protocol.datapoint import HOLE
 from dataflow.protocol.parameters import flag, hinting, whole_number
 from dataflow.protocol.passes import known_length, passes_on
-from dataflow.protocol.pauses import flatten, limit, paused, pausing, resumed
+from dataflow.protocol.pauses import flatten, limit, paused, pausing
 from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import state_of
 from dataflow.transforms.arguments import endless_input
@@ -98,12 +98,11 @@ class RepeatedData(ProxyDataFlow[T_co]):
             )
 
     def _endless(self, stream: Stream) -> Iterator[Any]:
-        waits = self._df_waits
-        return pausing(self._passes(stream, waits), waits)
+        return chain(passes_on(self.ds, stream), self._ended())
 
-    def _passes(self, stream: Stream, waits: bool) -> Iterator[Any]:
-        yield from resumed(passes_on(self.ds, stream), waits)
+    def _ended(self) -> Iterator[Any]:
         _logger.warning("RepeatedData(…, -1) ends, because a pass of %s was empty", type(self.ds).__name__)
+        yield from ()
 
 
 class RepeatedDataPoint(ProxyDataFlow[T_co]):
