@@ -219,6 +219,19 @@ class _Held:
         self.generation: object = None
 
 
+def _at(known: dict[Stream, N], stream: Stream, make: Callable[[], N]) -> N:
+    """What is known at the place `stream`, made by `make` if there is nothing; of two threads that meet, both get one.
+
+    Another root means that the user has called `seed` again: what was begun under the old one is over.
+    """
+    found = known.get(stream)
+    if found is None:
+        for old in [old for old in list(known) if old.root != stream.root]:
+            known.pop(old, None)
+        found = known.setdefault(stream, make())
+    return found
+
+
 class Taken:
     """How much of a pass its consumer has taken, where workers or a buffer read ahead of it."""
 
@@ -281,11 +294,7 @@ class Continued:
 
     def note(self, stream: Stream, make: Callable[[], N]) -> N:
         """The object that a node keeps for its next pass at `stream`, made by `make` if there is none."""
-        if stream not in self._notes:
-            for old in [known for known in list(self._notes) if known.root != stream.root]:
-                self._notes.pop(old, None)
-            self._notes.setdefault(stream, make())
-        found: N = self._notes[stream]
+        found: N = _at(self._notes, stream, make)
         return found
 
     def forget(self) -> None:
@@ -302,10 +311,9 @@ class Continued:
         Raises:
             ValueError: The weights of one are others than when the first pass began.
         """
-        weights = df._df_weights()
-        if any(old.root != stream.root for old in list(self._weights)):
-            self._weights = {}  # the user has called `seed` again
-        for before, now in zip(self._weights.setdefault(stream, weights), weights, strict=False):
+        weights: tuple[str, ...] = df._df_weights()
+        first = _at(self._weights, stream, lambda: weights)
+        for before, now in zip(first, weights, strict=False):
             if before != now:
                 raise ValueError(
                     f"MixData: weights were {before} when the first loop began, and are {now} now. The position in "
@@ -329,13 +337,7 @@ class Continued:
         name, waits = type(df).__name__, df._df_waits
         require_continuing(stream, name)
         self.require_same_weights(stream, df)
-        held = self._held.get(stream)
-        if held is None:
-            # Another root means that the user has called `seed` again: iterators begun under the old one are over.
-            for old in list(self._held):
-                if old.root != stream.root:
-                    self._held.pop(old, None)
-            held = self._held.setdefault(stream, _Held(begin()))
+        held = _at(self._held, stream, lambda: _Held(begin()))
         generation = held.generation = object()
         return pausing(self._steps(stream, held, generation, name, waits), waits)
 
