@@ -11,13 +11,13 @@ from dataclasses import replace
 from itertools import compress, count, islice, repeat
 from operator import length_hint
 from types import CodeType, FrameType
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.protocol.parameters import deferred_result
 from dataflow.protocol.pauses import paused, pausing, require_waiting, resumed
-from dataflow.protocol.seeding import Rng, Spread, Stream, current_root, rng
+from dataflow.protocol.seeding import Rng, Stream, current_root, rng
 from dataflow.protocol.state import FirstCalls, FlowState, Kept, Promise, state_of
 from dataflow.system.session import Session, terminated
 
@@ -64,45 +64,10 @@ __all__ = [
 ]
 
 
-class Node(Protocol):
-    """The interface of a dataflow that this module needs."""
+Node = Any
+"""A `DataFlow`, which is defined above this module: it begins its passes here."""
 
-    @property
-    def _df_user_written(self) -> bool: ...
-    @property
-    def _df_counts_passes(self) -> bool: ...
-    @property
-    def _df_num_calling(self) -> int: ...
-    @property
-    def _df_addressable(self) -> bool: ...
-    @property
-    def _df_reproducible(self) -> bool: ...
-    @property
-    def _df_endless(self) -> bool: ...
-    def _df_continuing(self) -> Any: ...
-    @property
-    def _df_draws(self) -> bool: ...
-    @property
-    def _df_own_root(self) -> int | None: ...
-    @property
-    def _df_inputs(self) -> Sequence[Any]: ...
-    @property
-    def _df_remote_inputs(self) -> bool: ...
-    @property
-    def _df_caches(self) -> bool: ...
-    @property
-    def _df_waits(self) -> bool: ...
-    @property
-    def _df_level(self) -> int: ...
-    @property
-    def _df_shard_ranks(self) -> tuple[int, ...]: ...
-    def _df_spread(self, begin: int) -> Spread: ...
-    def _df_words(self, stream: Stream, p: int, *, purpose: int = 0) -> tuple[int, ...]: ...
-    def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]: ...
-    def reset_state(self) -> None: ...
-
-
-N = TypeVar("N", bound=Node)
+N = TypeVar("N")
 T = TypeVar("T")
 
 _LOG: Final = logging.getLogger(__name__)
@@ -548,24 +513,26 @@ def running_pass(df: Node) -> RunningPass | None:
 
 def next_pass(df: Node) -> Iterator[Any]:
     """Begin the next pass: the one given by the code that begins it, otherwise the one that the user asks for."""
+    datapoints: Iterator[Any]
     state = state_of(df)
     code = running_code()
     if code is not None and (state in code.inputs or not df._df_counts_passes):
         following = code.next_of(df)
         p, stream = following.claim()
         open_flow(df, following.reset)
-        return df._df_run_pass(p, stream)
+        datapoints = df._df_run_pass(p, stream)
+        return datapoints
     with state.lock:  # of two threads that begin, each gets a number; a flow closed from here on ends this pass
         p, stream = state.passes, root_stream(df)
         state.passes += 1
         open_flow(df, stream)
         session = state.session
-    if df._df_remote_inputs:
-        return df._df_run_pass(p, stream)  # a node with workers must look at every step anyway
-    if df._df_user_written:
+    if df._df_user_written and not df._df_remote_inputs:
         steps = _user_pass_until_closed(df, p, stream, session)
         return pausing(steps, df._df_waits, code_of(df))
-    return until_closed(df._df_run_pass(p, stream), df, session)
+    datapoints = df._df_run_pass(p, stream)
+    # A node with workers must look at every step anyway.
+    return datapoints if df._df_remote_inputs else until_closed(datapoints, df, session)
 
 
 def until_closed(datapoints: Iterator[Any], df: Node, session: Session | None = None) -> Iterator[Any]:
@@ -678,7 +645,7 @@ def walk(df: N, *, everywhere: bool = False, uncached: bool = False) -> Iterator
     With `uncached`, those below a node that keeps a pass in memory are left out.
     """
     seen: set[int] = set()
-    waiting = [df]
+    waiting: list[Any] = [df]
     while waiting:
         node = waiting.pop()
         if id(node) not in seen:
