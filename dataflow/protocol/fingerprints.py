@@ -44,8 +44,9 @@ from typing import Any, Final
 import numpy as np
 
 from dataflow.protocol.base import DataFlow
-from dataflow.protocol.passes import flows_in, holds_only_inputs, known_length, walk
+from dataflow.protocol.passes import known_length, walk
 from dataflow.protocol.seeding import Table
+from dataflow.protocol.state import flows_in, holds_only_inputs
 from dataflow.system.pickling import found_in, name_where_found
 from dataflow.system.references import (
     MAX_ITEMS,

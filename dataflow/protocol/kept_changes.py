@@ -27,7 +27,7 @@ from dataflow.protocol.kept_values import (
     make,
     parts_of,
 )
-from dataflow.protocol.state import Kept, state_of
+from dataflow.protocol.state import Kept, is_flow, state_of
 from dataflow.system.references import attributes_of, parts, reached
 
 __all__ = ["begin_pass", "changes", "end_pass", "held_over", "put"]
@@ -168,7 +168,7 @@ def _referred(where: str, value: Any) -> list[tuple[str, Any]]:
     """What a value refers to; of a function and a class, also what their code reads."""
     if isinstance(value, FunctionType | type):
         return list(parts(where, value))
-    if hasattr(type(value), "_df_inputs"):
+    if is_flow(value):
         found = [part for name, part in attributes_of(value) if not name.startswith("_df_")]
         is_own = value._df_user_written  # the datapoints that a source of ours holds are nobody's state
         return [(where, part) for part in found if is_own or not isinstance(part, (*COLLECTIONS, np.ndarray))]

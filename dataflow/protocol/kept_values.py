@@ -37,6 +37,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from dataflow.protocol.generator_states import HAS_SPAWNED, SETTERS, describe_generator, is_generator
+from dataflow.protocol.state import flows_in, is_flow
 from dataflow.system.references import (
     MAX_ITEMS,
     array_checksum,
@@ -243,7 +244,7 @@ def _make_held(old: Any, states: Sequence[tuple[list[Any], Any]], size: str = ""
 
 def parts_of(value: Any) -> list[tuple[Any, Any]]:
     """What belongs to a value, and its name; of a variable in a closure, and of an item, its place."""
-    if isinstance(value, ModuleType | type) or hasattr(type(value), "_df_inputs") or is_generator(value):
+    if isinstance(value, ModuleType | type) or is_flow(value) or is_generator(value):
         return []  # nodes describe themselves
     if isinstance(value, list | tuple | deque | dict):
         held = value.copy().values() if isinstance(value, dict) else value
@@ -278,7 +279,7 @@ def _notice(value: Any, walk: _Walk, error: _CannotBeGiven) -> str:
         return f"{value.__qualname__}{f' with {numbers}' if numbers else ''}"
     if isinstance(value, _CODE):
         return getattr(value, "__qualname__", "")
-    if hasattr(type(value), "_df_inputs") or _is_dict_of_flows(value) or is_stream(value):
+    if is_flow(value) or _is_dict_of_flows(value) or is_stream(value):
         return ""  # nodes describe themselves, and iterators are no values
     if is_large and len(walk.objects) >= _MAX_OBJECTS:
         number = checksum([value], by_identity=True)
@@ -299,9 +300,7 @@ def _notice(value: Any, walk: _Walk, error: _CannotBeGiven) -> str:
 
 def _is_dict_of_flows(value: Any) -> bool:
     """Whether code keeps flows by name, which it may make when they are needed."""
-    held = value.copy().values() if isinstance(value, dict) else ()
-    some = (item[0] if isinstance(item, list | tuple) and item else item for item in held)
-    return any(hasattr(type(item), "_df_inputs") for item in some)
+    return isinstance(value, dict) and any(map(flows_in, value.copy().values()))
 
 
 def _sketch(value: Any) -> str:

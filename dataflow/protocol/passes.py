@@ -6,7 +6,7 @@ import copy
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import compress, count, islice, repeat
 from operator import length_hint
@@ -18,7 +18,7 @@ from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.protocol.parameters import deferred_result
 from dataflow.protocol.pauses import paused, pausing, require_waiting, resumed
 from dataflow.protocol.seeding import Rng, Stream, current_root, rng
-from dataflow.protocol.state import FirstCalls, FlowState, Kept, Promise, state_of
+from dataflow.protocol.state import FirstCalls, FlowState, Kept, Promise, state_of, with_copies
 from dataflow.system.session import Session, terminated
 
 __all__ = [
@@ -29,8 +29,6 @@ __all__ = [
     "in_worker",
     "current_round",
     "enter_code",
-    "flows_in",
-    "holds_only_inputs",
     "RunningCall",
     "RunningCode",
     "RunningPass",
@@ -72,7 +70,6 @@ T = TypeVar("T")
 
 _LOG: Final = logging.getLogger(__name__)
 _NOTHING: Final = object()
-_SEQUENCES: Final = (list, tuple)
 _USER: Final = 2  # purpose word of a user's self.rng: its numbers must differ from those of the built-in class below it
 
 
@@ -656,32 +653,6 @@ def walk(df: N, *, everywhere: bool = False, uncached: bool = False) -> Iterator
                 waiting += reversed(node._df_inputs)
 
 
-def flows_in(value: Any) -> list[Any]:
-    """The flows that an attribute of a node holds: itself; or a list, a tuple or a dict of flows, or of pairs with one.
-
-    In a pair the flow comes first, as in (flow, probability). Data are not searched: the first element decides.
-    """
-    if _is_flow(value):
-        return [value]
-    elements = _elements(value)
-    if elements and isinstance(elements[0], _SEQUENCES):
-        elements = [item[0] for item in elements if isinstance(item, _SEQUENCES) and item] if elements[0] else ()
-    return [item for item in elements if _is_flow(item)] if elements and _is_flow(elements[0]) else []
-
-
-def holds_only_inputs(value: Any, inputs: Set[int]) -> bool:
-    """Whether an attribute of a node is one of its inputs, or a list, tuple or dict of them; `inputs` has their ids."""
-    return id(value) in inputs or any(id(item) in inputs for item in _elements(value)[:1])
-
-
-def _is_flow(value: Any) -> bool:
-    return hasattr(type(value), "_df_inputs")
-
-
-def _elements(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, _SEQUENCES) else list(value.values()) if isinstance(value, dict) else ()
-
-
 def promise(df: Node, given: Promise) -> None:
     """Let the nodes of this process know that a node above promises the same datapoints, in every run."""
     for node in walk(df):
@@ -695,18 +666,8 @@ def copy_chain(df: N) -> dict[int, N]:
     """
     copies = {id(node): copy.copy(node) for node in walk(df, everywhere=True)}
     for node in copies.values():
-        vars(node).update({name: _with_copies(value, copies) for name, value in vars(node).copy().items()})
+        vars(node).update({name: with_copies(value, copies) for name, value in vars(node).copy().items()})
     return copies
-
-
-def _with_copies(value: Any, copies: Mapping[int, Any]) -> Any:
-    """`value`, with the flows in it replaced by their copies."""
-    if id(value) in copies:
-        return copies[id(value)]
-    if type(value) not in {list, tuple, dict} or not any(id(flow) in copies for flow in flows_in(value)):
-        return value
-    made = [_with_copies(item, copies) for item in _elements(value)]
-    return dict(zip(value, made, strict=True)) if type(value) is dict else type(value)(made)
 
 
 def passes_on(ds: Node, stream: Stream, begin: int = 0) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 A flow is a description: parameters and inputs. Everything else (the number of passes begun, its place in the chain,
 iterators that outlive a pass) is in its `FlowState`, which is never pickled or copied, and which a forked process does
-not inherit.
+not inherit. Which attributes of a node hold other flows is answered here as well (`flows_in`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -33,8 +33,12 @@ __all__ = [
     "Promise",
     "Taken",
     "close_dropped",
+    "flows_in",
+    "holds_only_inputs",
+    "is_flow",
     "require_continuing",
     "state_of",
+    "with_copies",
 ]
 
 _KEY: Final = "_df_state"
@@ -375,3 +379,46 @@ class Continued:
         self.forget()
         for held in list(dropped.values()):
             held.generation = terminated
+
+
+# -- flows among the attributes of a node ------------------------------------------------------------------------------
+
+
+_SEQUENCES: Final = (list, tuple)
+
+
+def is_flow(value: Any) -> bool:
+    """Whether `value` is a `DataFlow`, which is defined above this module."""
+    return hasattr(type(value), "_df_inputs")
+
+
+def flows_in(value: Any) -> list[Any]:
+    """The flows that an attribute of a node holds: itself; or a list, a tuple or a dict of flows, or of pairs with one.
+
+    In a pair the flow comes first, as in (flow, probability). Data are not searched: the first element decides.
+    """
+    if is_flow(value):
+        return [value]
+    elements = _elements(value)
+    if elements and isinstance(elements[0], _SEQUENCES):
+        elements = [item[0] for item in elements if isinstance(item, _SEQUENCES) and item] if elements[0] else ()
+    return [item for item in elements if is_flow(item)] if elements and is_flow(elements[0]) else []
+
+
+def holds_only_inputs(value: Any, inputs: Set[int]) -> bool:
+    """Whether an attribute of a node is one of its inputs, or a list, tuple or dict of them; `inputs` has their ids."""
+    return id(value) in inputs or any(id(item) in inputs for item in _elements(value)[:1])
+
+
+def with_copies(value: Any, copies: Mapping[int, Any]) -> Any:
+    """`value`, with the flows in it replaced by their copies, which are given by the ids of the flows."""
+    if id(value) in copies:
+        return copies[id(value)]
+    if type(value) not in {list, tuple, dict} or not any(id(flow) in copies for flow in flows_in(value)):
+        return value
+    made = [with_copies(item, copies) for item in _elements(value)]
+    return dict(zip(value, made, strict=True)) if type(value) is dict else type(value)(made)
+
+
+def _elements(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, _SEQUENCES) else list(value.values()) if isinstance(value, dict) else ()

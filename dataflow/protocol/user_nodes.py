@@ -20,7 +20,6 @@ from dataflow.protocol.passes import (
     assign_streams,
     calls_code,
     current_round,
-    flows_in,
     next_pass,
     reset_in_round,
     root_stream,
@@ -29,7 +28,7 @@ from dataflow.protocol.passes import (
     with_length_checked,
 )
 from dataflow.protocol.seeding import Stream, current_root
-from dataflow.protocol.state import FlowState, state_of
+from dataflow.protocol.state import FlowState, flows_in, state_of
 
 __all__ = ["found_inputs", "made_by_code", "super_pass", "tracked_reset", "wrap_user_node"]
 

@@ -14,8 +14,9 @@ from dataflow.observe.node_sampler import NodeSampler
 from dataflow.protocol.base import DataFlow
 from dataflow.protocol.datapoint import allocating
 from dataflow.protocol.failures import Budget, FailureReporter, reporting_to
-from dataflow.protocol.passes import holds_only_inputs, walk
+from dataflow.protocol.passes import walk
 from dataflow.protocol.seeding import derived, seed
+from dataflow.protocol.state import holds_only_inputs
 from dataflow.runners.jobs import Job
 from dataflow.system.machine import memory_share
 from dataflow.system.native_threads import ThreadLimit, limit_threads

@@ -25,8 +25,8 @@ from dataflow.errors import DataFlowTerminated, LengthUnknown, NotAddressable, N
 from dataflow.protocol import seeding
 from dataflow.protocol.base import DataFlow, ProxyDataFlow, RNGDataFlow
 from dataflow.protocol.fingerprints import describe
-from dataflow.protocol.passes import RunningPass, copy_chain, flows_in, open_flow, root_stream
-from dataflow.protocol.state import state_of
+from dataflow.protocol.passes import RunningPass, copy_chain, open_flow, root_stream
+from dataflow.protocol.state import flows_in, state_of
 from tests.support.waits import LIMIT, wait_until
 
 
