@@ -752,10 +752,11 @@ class RNGDataFlow(DataFlow[T_co]):
         if applied is not None:
             drawn: Rng = applied.rng_of(self)
             return drawn
-        if state.rng is None:
+        code = state.part(UserCode)
+        if code.rng is None:
             stream = state.stream or Stream(state.root())
-            state.rng = rng(self._df_words(stream, 0, purpose=_RESET))
-        return state.rng
+            code.rng = rng(self._df_words(stream, 0, purpose=_RESET))
+        return code.rng
 
     @rng.setter
     def rng(self, value: Rng) -> None:

@@ -51,10 +51,6 @@ class KeptInWorker:
         self.seen: dict[str, Any] | None = None  # the attributes of the node here, as the worker's last pass began
 
 
-class _Warned:
-    is_given = False  # the warning of `warn_of_changes`
-
-
 def own_nodes(ds: Node) -> list[Any]:
     """The nodes from `ds` down, below workers too, of which a user's code makes the passes, one after the other."""
     return list(filter(makes_passes_by_code, walk(ds, everywhere=True, uncached=True)))
@@ -138,9 +134,9 @@ def warn_of_changes(ds: Node, kept: Sequence[dict[str, Any]]) -> None:
     """
     for df, now, before in zip(own_nodes(ds), kept_by(ds), kept, strict=True):
         changed = [name for name in {**now, **before} if now.get(name) != before.get(name)]
-        warned = state_of(df).part(_Warned)
-        if changed and not warned.is_given:
-            warned.is_given = True
+        part = state_of(df).part(Kept)
+        if changed and not part.has_warned:
+            part.has_warned = True
             _LOG.warning(
                 "%s.%s is kept from pass to pass, and a pass was left early after it had been read ahead: datapoints "
                 "that depend on it are others than without workers. %s; or iterate whole passes; or cut them above "

@@ -18,7 +18,7 @@ from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.protocol.parameters import deferred_result
 from dataflow.protocol.pauses import paused, pausing, require_waiting, resumed
 from dataflow.protocol.seeding import Rng, Stream, current_root, rng
-from dataflow.protocol.state import FirstCalls, FlowState, Kept, Promise, state_of, with_copies
+from dataflow.protocol.state import FirstCalls, FlowState, Promise, state_of, with_copies
 from dataflow.system.session import Session, terminated
 
 __all__ = [
@@ -92,6 +92,8 @@ class UserCode:
         # round behind that is over.
         self.resetting: set[FlowState] | None = None
         self.reset_code: RunningPass | None = None  # the running `reset_state`, if a flow has begun in it
+        self.rng: Rng | None = None  # of an RNGDataFlow outside of a pass, for its reset_state
+        self.changed = ""  # an attribute that was changed by a pass which must stand alone
         self.is_length_checked = False  # the number of datapoints of a pass was compared with the length
 
 
@@ -201,7 +203,7 @@ def _in_any_order(owner: str) -> str:
 
 def _require_unchanged(df: Node, reason: str) -> None:
     for node in filter(makes_passes_by_code, walk(df, uncached=True)):
-        if name := state_of(node).part(Kept).changed:
+        if name := state_of(node).part(UserCode).changed:
             raise NotReproducible(
                 f"{type(node).__name__}.{name} is kept from pass to pass, {reason}. Or make {name} a variable of "
                 "__iter__"
@@ -301,8 +303,8 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
         if may_keep:
             end_pass(df)
         if before is not None:
-            part, after = state_of(df).part(Kept), describe(df)
-            part.changed = next((name for name in after if after[name] != before.get(name)), part.changed)
+            after = describe(df)
+            code.changed = next((name for name in after if after[name] != before.get(name)), code.changed)
 
 
 def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -> Iterator[Any]:

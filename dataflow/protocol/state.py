@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from dataflow.errors import NotReentrant, NotReproducible, TimeoutError
 from dataflow.protocol.failures import Tolerance
 from dataflow.protocol.pauses import paused, pausing
-from dataflow.protocol.seeding import Rng, Stream, current_root, fresh_root
+from dataflow.protocol.seeding import Stream, current_root, fresh_root
 from dataflow.system.interrupts import signals_deferred
 from dataflow.system.session import Session, terminated
 
@@ -66,7 +66,7 @@ class Kept:
         self.held: dict[tuple[str, ...], Callable[[], Any]] = {}  # references to what it held then and can change
         self.iterators: dict[str, Any] = {}  # those that its last pass found as it began, and has not replaced
         self.given: dict[str, Any] | None = None  # what it is to have as its next pass begins; None to keep what it has
-        self.changed = ""  # an attribute that was changed by a pass which must stand alone
+        self.has_warned = False  # that a pass was left early (`kept.warn_of_changes`)
 
 
 class Promise(NamedTuple):
@@ -126,7 +126,6 @@ class FlowState:
         self.seeded: int | None = None  # the root of `seed` at that time
         self.ready = False  # reset_state has run since the last close
         self.session = Session()  # replaced by close()
-        self.rng: Rng | None = None  # RNGDataFlow: the generator outside a pass, for reset_state
         self.begun = 0  # passes begun by a runner's workers; the passes of new workers come after them
         self.warned = False  # a warning that is given once was given
         self.tolerance: Tolerance | None = None  # records failures of single items and decides which are tolerated

@@ -128,26 +128,22 @@ def tracked_reset(reset: Callable[[Any], None]) -> Callable[[Any], None]:
 
 def _reset(self: Any, state: FlowState, reset: Callable[[Any], None], done: set[FlowState]) -> None:
     with state.lock:  # one transition: see `FlowState`
-        _reset_once(self, state, reset, done)
-
-
-def _reset_once(self: Any, state: FlowState, reset: Callable[[Any], None], done: set[FlowState]) -> None:
-    if state in done:
-        return
-    done.add(state)
-    code = state.part(UserCode)
-    for other in code.others.values():
-        state_of(other).ready = False  # it is reset when the code begins it again
-    # If the user has called `seed` again, the stream of the last reset is out of date.
-    if state.stream is None or current_root() not in {None, state.seeded}:
-        assign_streams(self, root_stream(self))
-    try:
-        state.ready = False
-        code.resetting, state.rng, state.tolerance = done, None, None
-        _call_reset(self, reset)
-        state.ready = True
-    finally:
-        code.resetting = code.reset_code = None
+        if state in done:
+            return
+        done.add(state)
+        code = state.part(UserCode)
+        for other in code.others.values():
+            state_of(other).ready = False  # it is reset when the code begins it again
+        # If the user has called `seed` again, the stream of the last reset is out of date.
+        if state.stream is None or current_root() not in {None, state.seeded}:
+            assign_streams(self, root_stream(self))
+        try:
+            state.ready = False
+            code.resetting, code.rng, state.tolerance = done, None, None
+            _call_reset(self, reset)
+            state.ready = True
+        finally:
+            code.resetting = code.reset_code = None
 
 
 def _call_reset(self: Any, reset: Callable[[Any], None]) -> None:
