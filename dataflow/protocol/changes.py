@@ -24,7 +24,6 @@ import inspect
 import reprlib
 import sys
 from array import array
-from collections import deque
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
 from itertools import zip_longest
@@ -39,8 +38,10 @@ from dataflow.protocol.base import DataFlow
 from dataflow.protocol.passes import known_length
 from dataflow.system.pickling import found_in, imported_main, name_where_found
 from dataflow.system.references import (
+    COLLECTIONS,
     MAX_ITEMS,
     MISSING,
+    VALUES,
     Variable,
     array_checksum,
     changed_by_methods,
@@ -60,9 +61,7 @@ from dataflow.system.references import (
 
 __all__ = ["ImportCheck", "Snapshot"]
 
-_VALUES: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})  # which any process can compare
-_PLAIN: Final = _VALUES | {MethodType, np.dtype}
-_COLLECTIONS: Final = (list, tuple, dict, set, frozenset, deque)
+_PLAIN: Final = VALUES | {MethodType, np.dtype}
 _BUFFERS: Final = (np.ndarray, bytearray, array)
 
 
@@ -168,7 +167,7 @@ def _contents(where: str, value: Any, *, is_sent: bool) -> Iterator[tuple[str, A
     Workers that are forked see what changes in memory that processes share.
     """
     items: list[Any] = []
-    if isinstance(value, _COLLECTIONS):
+    if isinstance(value, COLLECTIONS):
         if len(value) > MAX_ITEMS:
             items = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
     elif isinstance(value, np.ndarray) and value.dtype.hasobject:
@@ -300,9 +299,8 @@ class ImportCheck:
                 )
 
     def _described(self, where: str, module: str, name: str, is_held: bool, value: Any) -> _ModuleItem:
-        if type(value) in _VALUES:
-            text: str | None = f"{type(value).__name__} {value!r}"
-            return _ModuleItem(where, module, name, is_held, str(text), f"{value!r:.100}")
+        if type(value) in VALUES:
+            return _ModuleItem(where, module, name, is_held, f"{type(value).__name__} {value!r}", f"{value!r:.100}")
         text = name_where_found(value)
         if text is None:
             from dataflow.protocol.fingerprints import (

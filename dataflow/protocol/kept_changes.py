@@ -18,7 +18,6 @@ import numpy as np
 
 from dataflow.protocol.generator_states import HAS_SPAWNED
 from dataflow.protocol.kept_values import (
-    COLLECTIONS,
     OPAQUE,
     Places,
     describe,
@@ -28,7 +27,7 @@ from dataflow.protocol.kept_values import (
     parts_of,
 )
 from dataflow.protocol.state import Kept, is_flow, state_of
-from dataflow.system.references import attributes_of, parts, reached
+from dataflow.system.references import COLLECTIONS, attributes_of, parts, reached
 
 __all__ = ["begin_pass", "changes", "end_pass", "held_over", "put"]
 

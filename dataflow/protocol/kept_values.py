@@ -39,6 +39,7 @@ import numpy as np
 from dataflow.protocol.generator_states import HAS_SPAWNED, SETTERS, describe_generator, is_generator
 from dataflow.protocol.state import flows_in, is_flow
 from dataflow.system.references import (
+    COLLECTIONS,
     MAX_ITEMS,
     array_checksum,
     attributes_of,
@@ -50,7 +51,7 @@ from dataflow.system.references import (
     samples,
 )
 
-__all__ = ["COLLECTIONS", "OPAQUE", "Places", "describe", "is_opaque", "is_stream", "make", "may_be_set", "parts_of"]
+__all__ = ["OPAQUE", "Places", "describe", "is_opaque", "is_stream", "make", "may_be_set", "parts_of"]
 
 OPAQUE: Final = "cannot be given"  # the kind of what cannot be made again
 _MAX_ELEMENTS: Final = 1000  # of what one attribute holds
@@ -59,8 +60,7 @@ _MAX_OBJECTS: Final = 50  # that one attribute leads to
 _MAX_LEVELS: Final = 50  # of collections in collections
 _PLAIN: Final = "biufcmMSU"  # kinds of dtypes
 _TEXTS: Final[tuple[Any, ...]] = (str, bytes, bytearray)
-COLLECTIONS: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque, dict)
-_COLLECTIONS: Final[tuple[Any, ...]] = (*COLLECTIONS, OrderedDict, Counter, defaultdict)  # that are made again
+_MADE_AGAIN: Final[tuple[Any, ...]] = (*COLLECTIONS, OrderedDict, Counter, defaultdict)
 _FACTORIES: Final[dict[str | None, Any]] = {
     None: None,
     **{kind.__name__: kind for kind in (int, float, str, list, set, dict)},
@@ -437,7 +437,7 @@ def _describe_collection(value: Any, walk: _Walk) -> list[Any]:
     else:
         elements = [_describe_element(element, walk) for element in list(value)]
     walk.level -= 1
-    if type(value) not in _COLLECTIONS or getattr(value, "default_factory", None) not in _FACTORIES.values():
+    if type(value) not in _MADE_AGAIN or getattr(value, "default_factory", None) not in _FACTORIES.values():
         items = value.items() if isinstance(value, dict) else value
         raise _CannotBeGiven(_size_of(value, f"length {len(value)}", items))
     if isinstance(value, set | frozenset):
@@ -569,7 +569,7 @@ _KINDS: Final = {
     "bytearray": _Kind(lambda value, walk: [walk.encoded(value)], lambda old, text: bytearray(base64.b64decode(text))),
     "array": _Kind(_describe_array, _make_array),
     "scalar": _Kind(_describe_array, lambda old, *array: _make_array(old, *array)[()]),
-    **{kind.__name__: _Kind(_describe_collection, partial(_make_collection, kind)) for kind in _COLLECTIONS},
+    **{kind.__name__: _Kind(_describe_collection, partial(_make_collection, kind)) for kind in _MADE_AGAIN},
     "deque": _Kind(_describe_collection, lambda old, elements, maxlen: _make_collection(deque, old, elements, maxlen)),
     "made": _Kind(_describe_arguments, _make_of_arguments),
     "StringIO": _Kind(_describe_in_memory, partial(_make_in_memory, io.StringIO)),
@@ -578,7 +578,7 @@ _KINDS: Final = {
     "object": _Kind(_describe_object, _make_object),
 }
 _NAMES: Final[dict[type, str]] = {  # of the kinds of these classes, but not of classes that are derived from them
-    **{kind: kind.__name__ for kind in (float, complex, bytes, bytearray, *_COLLECTIONS, io.StringIO, io.BytesIO)},
+    **{kind: kind.__name__ for kind in (float, complex, bytes, bytearray, *_MADE_AGAIN, io.StringIO, io.BytesIO)},
     **dict.fromkeys((range, slice), "made"),
     np.ndarray: "array",
 }

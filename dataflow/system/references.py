@@ -34,9 +34,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 
 __all__ = [
+    "COLLECTIONS",
     "MAX_BYTES",
     "MAX_ITEMS",
     "MISSING",
+    "VALUES",
     "Variable",
     "array_checksum",
     "attributes_of",
@@ -60,6 +62,8 @@ __all__ = [
 MAX_BYTES: Final = 16 << 20  # of data that are compared whole, by a checksum
 MAX_ITEMS: Final = 32  # a longer list is data: its elements are not followed
 MISSING: Final = object()
+VALUES: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})  # which any process can compare
+COLLECTIONS: Final[tuple[Any, ...]] = (list, tuple, dict, set, frozenset, deque)
 _MAX_REACHED: Final = 10_000
 
 W = TypeVar("W")  # where a value is: in words, or as a path
@@ -299,9 +303,6 @@ def _loads(item: dis.Instruction, name: str) -> bool:
     return item.opname.startswith(("LOAD_FAST", "STORE_FAST_LOAD")) and name in names
 
 
-_PLAIN: Final = frozenset({bool, int, float, complex, str, bytes})
-
-
 class Variable(NamedTuple):
     """A global variable that code reads."""
 
@@ -365,7 +366,7 @@ def _may_be_put_there(name: str, value: Any) -> bool:
     """Whether `value`, which a module of a library or of Python has under `name`, may be the user's: plain ones may."""
     if isinstance(value, FunctionType | type):
         return library_of(value.__module__) is None
-    return type(value) in _PLAIN and not name.startswith("__")
+    return type(value) in VALUES and value is not None and not name.startswith("__")
 
 
 # -- what values hold --------------------------------------------------------------------------------------------------
@@ -430,9 +431,9 @@ def defined_by(cls: type) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+_FOLLOWED: Final[tuple[Any, ...]] = (*COLLECTIONS, types.MappingProxyType)
 _NO_PARTS: Final = frozenset(
-    {bool, int, float, complex, str, bytes, type(None), CodeType, ModuleType}
-    | {logging.Logger, logging.RootLogger}  # which remember who has asked them
+    VALUES | {CodeType, ModuleType, logging.Logger, logging.RootLogger}  # loggers remember who has asked them
 )
 
 
@@ -452,7 +453,7 @@ def parts(where: str, value: Any) -> Iterator[tuple[str, Any]]:
         if not is_of_library(value):
             yield from ((f"a base of {where}", base) for base in value.__bases__)
             yield from ((f"{value.__qualname__}.{name}", item) for name, item in defined_by(value))
-    elif isinstance(value, list | tuple | dict | set | frozenset | deque | types.MappingProxyType):
+    elif isinstance(value, _FOLLOWED):
         if len(value) <= MAX_ITEMS:
             items = [*value.items()] if isinstance(value, dict | types.MappingProxyType) else enumerate([*value])
             yield from ((f"{where}[{key!r:.40}]", item) for key, item in items)
@@ -463,8 +464,7 @@ def parts(where: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{where}.{name}", item) for name, item in attributes_of(value))
 
 
-_VALUES: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
-_PUBLIC: Final = _VALUES | {list, tuple, dict, np.ndarray}  # what attributes of a library's objects are compared
+_PUBLIC: Final = VALUES | {list, tuple, dict, np.ndarray}  # what attributes of a library's objects are compared
 _NUM_SAMPLES: Final = 16
 _CHUNK: Final = 256  # elements
 _CHUNK_BYTES: Final = 1 << 20
@@ -511,7 +511,7 @@ def _with_objects(values: Sequence[Any], readers: dict[type, _Reader | None], se
     """
 
     def described(values: Iterable[Any]) -> list[Any]:
-        return [value if type(value) in _VALUES else content(value) for value in values]
+        return [value if type(value) in VALUES else content(value) for value in values]
 
     def content(value: Any) -> Any:
         kind = type(value)
@@ -540,7 +540,7 @@ def _reader_of(kind: type) -> _Reader | None:
 
     Of an object of a library it gives the identity, and the values of public attributes: others may be caches.
     """
-    if issubclass(kind, list | tuple | dict | set | frozenset | deque):
+    if issubclass(kind, COLLECTIONS):
         return lambda value: {**dict(attributes_of(value)), "": [*(value.items() if issubclass(kind, dict) else value)]}
     if issubclass(kind, np.ndarray) and not issubclass(kind, np.memmap):
         return _content_of_array
