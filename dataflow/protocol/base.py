@@ -777,9 +777,9 @@ def _calling_map() -> Any:
 
 
 def _attributes(node: DataFlow) -> dict[str, Any]:
-    """All attributes of a node, those in slots too."""
-    state: Any = object.__getstate__(node)
-    return {**(state[0] or {}), **state[1]} if type(state) is tuple else {**(state or {})}
+    from dataflow.system.references import attributes_of  # imported when it is first used
+
+    return dict(attributes_of(node))
 
 
 def close_flow(df: DataFlow) -> None:

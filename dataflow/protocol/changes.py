@@ -303,9 +303,7 @@ class ImportCheck:
             return _ModuleItem(where, module, name, is_held, f"{type(value).__name__} {value!r}", f"{value!r:.100}")
         text = name_where_found(value)
         if text is None:
-            from dataflow.protocol.fingerprints import (
-                describe_imported,  # which is needed for containers and objects only
-            )
+            from dataflow.protocol.fingerprints import describe_imported  # needed for containers and objects only
 
             text = describe_imported(value, self._names, self._assigned)
         has_contents = isinstance(value, list | tuple | dict | set | frozenset | np.ndarray)

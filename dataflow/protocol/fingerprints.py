@@ -294,7 +294,7 @@ _SHARED_LEVEL: Final = 6  # from this level on, a container that occurs again is
 _MAX_LINES: Final = 1000  # more definitions are hashed together: they belong to data
 _MAX_SETS: Final = 4
 
-_ATOMS: Final = frozenset({bool, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented)})
+_ATOMS: Final = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented)})
 _OUTSIDE: Final = (  # of the fingerprint: global random generators, the environment
     *(("random", "_inst"), ("numpy.random.mtrand", "_rand"), ("torch", "default_generator")),
     *(("os", "environ"), ("os", "environb"), ("sys", "stdin"), ("sys", "stdout"), ("sys", "stderr")),
@@ -399,7 +399,7 @@ class _Walker:
             _Indescribable: There is none.
         """
         kind = type(value)
-        if kind in _ATOMS or kind is int:
+        if kind in _ATOMS:
             return self._atom(value)
         if (label := self._labels.get(id(value))) is not None:
             return label
@@ -484,7 +484,7 @@ class _Walker:
 
     def _element(self, value: Any) -> str:
         """The text of an element of a set, which does not depend on what was described before."""
-        if type(value) in _ATOMS or type(value) is int:
+        if type(value) in _ATOMS:
             return self._atom(value)
         if self._level >= _MAX_SETS:
             raise _Indescribable("sets in objects in sets")
@@ -818,4 +818,4 @@ def _few(lines: Sequence[str]) -> Sequence[str]:
 
 
 def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return digest(text)[:16]

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
 
 __all__ = [
-    "called_by",
     "chosen_start_method",
     "count_or_fraction",
     "deferred_function",
@@ -146,7 +145,7 @@ _USE_INSTEAD: Final = {  # by kind, in a map and in a source
 }
 
 
-def called_by(value: object) -> Any:
+def _called_by(value: object) -> Any:
     """The method that a call of an object runs; None if there is none."""
     return next((vars(kind)["__call__"] for kind in type(value).__mro__ if "__call__" in vars(kind)), None)
 
@@ -155,7 +154,7 @@ def deferred_kind(func: object) -> str | None:
     """Whether `func` is the function of "a coroutine", "an async generator" or "a generator"; None for others."""
     while isinstance(func, functools.partial | functools.partialmethod):
         func = func.func
-    for found in (func, None if isinstance(func, type) else called_by(func)):
+    for found in (func, None if isinstance(func, type) else _called_by(func)):
         if inspect.iscoroutinefunction(found):
             return "a coroutine"
         if inspect.isasyncgenfunction(found):

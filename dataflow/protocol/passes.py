@@ -130,6 +130,8 @@ class RunningCode:
             owner = self.df
             ranks = ((rank, 0) for rank in self._ranks)
             stream = self.stream.at((owner._df_level, 0), (owner._df_num_calling, self._num_begun), *ranks)
+            if stream.shared and stream.drawn:
+                _require_same_order(df)
             is_new = all(state_of(node).part(UserCode).made_in is self.token for node in walk(df, everywhere=True))
             found = self._others[state] = self._place(df, stream, is_new=is_new)
             state_of(owner).part(UserCode).others[id(df)] = df
@@ -151,8 +153,6 @@ class RunningCall(RunningCode):
         self._index = p, spread.first + spread.stride * position
 
     def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
-        if stream.shared and stream.drawn:
-            _require_same_order(df)
         promised = state_of(self.df).part(FirstCalls).promise
         if promised is not None and promised.refuses:
             require_order(df, f"{promised.owner}: in the function of {type(self.df).__name__}, ", _NOT_AGAIN)
@@ -183,8 +183,6 @@ class RunningPass(RunningCode):
         self.inputs = {state_of(ds): _NextPass(p, stream.turn(level, j)) for j, ds in enumerate(df._df_inputs)}
 
     def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
-        if stream.shared and stream.drawn:
-            _require_same_order(df)
         if stream.standalone or stream.shared:
             require_order(df, "", _NOT_AGAIN)
         if is_new:
