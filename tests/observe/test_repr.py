@@ -6,7 +6,6 @@ import functools
 import html
 import multiprocessing
 import pathlib
-import queue
 import re
 import subprocess
 import sys
@@ -19,14 +18,11 @@ import pytest
 
 import dataflow
 from dataflow import (
-    BackgroundData,
     BatchData,
     ConcatData,
     DataFlow,
-    DataFromGenerator,
     DataFromIterable,
     DataFromList,
-    DataFromQueue,
     FakeData,
     JoinData,
     MapData,
@@ -47,14 +43,7 @@ from dataflow import (
 )
 from dataflow.observe import representation
 from dataflow.protocol.fingerprints import describe, describe_flow
-
-
-def decode(dp):
-    return dp
-
-
-def with_rng(dp, rng):
-    return dp
+from tests.support.every_node import EVERY_NODE, decode, lmdb_file, minimal, with_rng
 
 
 class Augment:
@@ -163,16 +152,6 @@ def test_a_typical_chain_is_shown_like_this(make):
     assert repr(df) == str(df) == f"{df}" == CHAINS[make]
 
 
-@pytest.mark.parametrize("make", CHAINS, ids=lambda make: make.__name__)
-def test_a_line_fits_into_a_terminal(make):
-    assert all(len(line) <= 100 for line in repr(make()).splitlines())
-
-
-def test_a_length_is_shown_where_a_node_changes_it():
-    lines = repr(BatchData(MapData(dataflow.RepeatedData(numbers(10), 3), decode), 4)).splitlines()
-    assert [line.rpartition("  ")[2] for line in lines[:3]] == ["length 7", "MapData(func=decode)", "length 30"]
-
-
 def test_no_length_is_asked_of_the_users_code_or_of_a_file():
     class Counts(ProxyDataFlow):
         def __iter__(self):
@@ -213,11 +192,6 @@ def test_a_notebook_shows_a_table():
     assert "<lambda> at test_repr.py:" in cells[2][0]
 
 
-def test_a_notebook_shows_any_node():
-    for df in (with_attributes({"a": Raises()}), BatchData.__new__(BatchData), Mine()):
-        assert df._repr_html_().startswith("<table")
-
-
 def square(dp):
     return [dp[0] ** 2]
 
@@ -233,125 +207,6 @@ def test_the_tutorial_shows_what_is_printed():
 # -- all classes -------------------------------------------------------------------------------------------------------
 
 
-def lmdb_file(folder):
-    path = str(folder / "numbers.lmdb")
-    dataflow.LMDBSerializer.save(numbers(), path)
-    return path
-
-
-def hdf5_file(folder):
-    pytest.importorskip("h5py")
-    path = str(folder / "numbers.h5")
-    dataflow.HDF5Serializer.save(numbers(), path)
-    return path
-
-
-def prefetch_to_device():
-    pytest.importorskip("torch")
-    return dataflow.PrefetchToDevice(numbers(), "cpu")
-
-
-def svmlight_file(folder):
-    path = folder / "numbers.svm"
-    path.write_text("1 1:2.5\n", "utf-8")
-    return str(path)
-
-
-def text_file(folder, name, data=b""):
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(data)
-    return str(path)
-
-
-def image_folder(folder):
-    text_file(folder / "cat", "1.jpg")
-    return str(folder)
-
-
-def fill(*arrays):
-    pass
-
-
-async def fetch(dp):
-    return dp
-
-
-async def arriving():
-    yield [1]
-
-
-MINIMAL = {  # how to make each public node; a lambda may take a folder
-    "DataFlow": DataFlow,
-    "ProxyDataFlow": lambda: ProxyDataFlow(numbers()),
-    "RNGDataFlow": RNGDataFlow,
-    "DataFromAsyncIterable": lambda: dataflow.DataFromAsyncIterable(arriving),
-    "DataFromGenerator": lambda: DataFromGenerator(fill),
-    "DataFromIterable": lambda: DataFromIterable([[1]]),
-    "DataFromList": lambda: DataFromList([[1]]),
-    "DataFromQueue": lambda: DataFromQueue(queue.Queue()),
-    "FakeData": lambda: FakeData([[2]], 3),
-    "ImageFolderData": lambda folder: dataflow.ImageFolderData(image_folder(folder)),
-    "AsyncMapData": lambda: dataflow.AsyncMapData(numbers(), fetch),
-    "BatchData": lambda: BatchData(numbers(), 2),
-    "BatchDataByShape": lambda: dataflow.BatchDataByShape(numbers(), 2, 0),
-    "BucketBatchData": lambda: dataflow.BucketBatchData(numbers(), 2, key=decode, boundaries=[2]),
-    "CacheData": lambda: dataflow.CacheData(numbers()),
-    "ConcatData": lambda: ConcatData([numbers()]),
-    "FilterData": lambda: dataflow.FilterData(numbers(), bool),
-    "FixedSizeData": lambda: dataflow.FixedSizeData(numbers(), 2),
-    "FlattenData": lambda: dataflow.FlattenData(numbers()),
-    "JoinData": lambda: JoinData([numbers()]),
-    "LocallyShuffleData": lambda: dataflow.LocallyShuffleData(numbers(), 2),
-    "MapData": lambda: MapData(numbers(), decode),
-    "MapDataComponent": lambda: MapDataComponent(numbers(), abs),
-    "MixData": lambda: dataflow.MixData([numbers()], [1]),
-    "PackData": lambda: dataflow.PackData(numbers(), 3, lengths=[1] * 4),
-    "PadBatchData": lambda: dataflow.PadBatchData(numbers(), 2),
-    "RandomChooseData": lambda: RandomChooseData([numbers()]),
-    "RandomMapData": lambda: dataflow.RandomMapData(numbers(), with_rng),
-    "RandomMixData": lambda: dataflow.RandomMixData([numbers()]),
-    "RepeatedData": lambda: dataflow.RepeatedData(numbers(), 2),
-    "RepeatedDataPoint": lambda: dataflow.RepeatedDataPoint(numbers(), 2),
-    "ResumableData": lambda: dataflow.ResumableData(numbers()),
-    "SelectComponent": lambda: SelectComponent(numbers(), [0]),
-    "ShardData": lambda: dataflow.ShardData(numbers(), 0, 2),
-    "ShuffleData": lambda: ShuffleData(numbers()),
-    "PrintData": lambda: dataflow.PrintData(numbers()),
-    "TestDataSpeed": lambda: dataflow.TestDataSpeed(numbers(), 10),
-    "MultiProcessMapAndBatchData": lambda: dataflow.MultiProcessMapAndBatchData(numbers(), 2, decode, 2),
-    "MultiProcessMapAndBatchDataZMQ": lambda: dataflow.MultiProcessMapAndBatchDataZMQ(numbers(), 2, decode, 2),
-    "MultiProcessMapData": lambda: MultiProcessMapData(numbers(), 2, decode),
-    "MultiProcessMapDataZMQ": lambda: dataflow.MultiProcessMapDataZMQ(numbers(), 2, decode),
-    "MultiProcessMapDataComponentSharedArray": lambda: dataflow.MultiProcessMapDataComponentSharedArray(
-        numbers(), 2, decode, (3,), "f4"
-    ),
-    "MultiThreadMapData": lambda: MultiThreadMapData(numbers(), 2, decode),
-    "MultiProcessRunner": lambda: MultiProcessRunner(numbers(), 5, 2),
-    "MultiProcessRunnerZMQ": lambda: MultiProcessRunnerZMQ(numbers(), 2),
-    "MultiThreadRunner": lambda: MultiThreadRunner(numbers, 5, 2),
-    "PrefetchToDevice": prefetch_to_device,
-    "BackgroundData": lambda: BackgroundData(fill, [np.float32], [(3,)], 2),
-    "FetchData": lambda: dataflow.FetchData(numbers(), "path", retries=1),
-    "DiskCacheData": lambda folder: dataflow.DiskCacheData(numbers(), folder / "cache.lmdb"),
-    "HDF5Data": lambda folder: dataflow.HDF5Data(hdf5_file(folder)),
-    "LMDBData": lambda folder: dataflow.LMDBData(lmdb_file(folder)),
-    "LMDBDataDecoder": lambda folder: dataflow.LMDBDataDecoder(dataflow.LMDBData(lmdb_file(folder)), with_rng),
-    "SVMLightData": lambda folder: dataflow.SVMLightData(svmlight_file(folder)),
-    "JSONLinesData": lambda folder: dataflow.JSONLinesData(text_file(folder, "rows.jsonl")),
-    "TableData": lambda: dataflow.TableData({"x": [1]}),
-    "WebDatasetData": lambda folder: dataflow.WebDatasetData(text_file(folder, "a.tar")),
-    "RemoteDataZMQ": lambda: RemoteDataZMQ("tcp://127.0.0.1:*"),
-    "PlasmaGetData": lambda: dataflow.PlasmaGetData(numbers()),
-    "PlasmaPutData": lambda: dataflow.PlasmaPutData(numbers()),
-    "RayMapData": lambda: RayMapData(numbers(), 2, decode),
-    "RayRunner": lambda: RayRunner(numbers(), 2),
-    "ParallelData": lambda: dataflow.ParallelData(numbers(), 2),
-    "MultiProcessPrefetchData": lambda: dataflow.MultiProcessPrefetchData(numbers(), 5, 2),
-    "MultiThreadPrefetchData": lambda: dataflow.MultiThreadPrefetchData(numbers, 5, 2),
-    "PrefetchData": lambda: dataflow.PrefetchData(numbers(), 5, 2),
-    "PrefetchDataZMQ": lambda: dataflow.PrefetchDataZMQ(numbers(), 2),
-}
 FIRST_LINES = {
     "DataFromAsyncIterable": "DataFromAsyncIterable(arriving)",
     "DataFromGenerator": "DataFromGenerator(fill)",
@@ -385,13 +240,12 @@ FIRST_LINES = {
 def test_the_table_has_every_public_node():
     public = {name: getattr(dataflow, name) for name in dataflow.__all__}
     nodes = {name for name, cls in public.items() if isinstance(cls, type) and issubclass(cls, DataFlow)}
-    assert nodes == set(MINIMAL)
+    assert nodes == set(EVERY_NODE)
 
 
-@pytest.mark.parametrize("name", MINIMAL)
+@pytest.mark.parametrize("name", EVERY_NODE)
 def test_every_public_node_is_shown_by_name(name, tmp_path):
-    make = MINIMAL[name]
-    df = make(tmp_path) if getattr(make, "__code__", fill.__code__).co_argcount else make()
+    df = minimal(name, tmp_path)
     first, *_ = repr(df).splitlines()
     assert first.startswith(f"{getattr(dataflow, name).__name__}(")
     assert "0x" not in repr(df).replace(str(tmp_path), "")
@@ -399,10 +253,11 @@ def test_every_public_node_is_shown_by_name(name, tmp_path):
     assert first == FIRST_LINES.get(name, first)
 
 
-@pytest.mark.parametrize("name", MINIMAL)
+@pytest.mark.parametrize("name", EVERY_NODE)
 def test_a_node_before_its_init_is_shown(name):
     cls = getattr(dataflow, name)
-    assert repr(cls.__new__(cls)).startswith(f"{cls.__name__}(")
+    df = cls.__new__(cls)
+    assert repr(df).startswith(f"{cls.__name__}(") and df._repr_html_().startswith("<table")
 
 
 def test_files_are_shown_by_path(tmp_path):
