@@ -27,7 +27,7 @@ from dataflow import (
 from tests.support.chains import boxed, jittered, odd_only, odd_only_at_random, paired, plain_number
 from tests.support.own_nodes import SHAPES, shuffled
 
-__all__ = ["made_beside", "random_chain"]
+__all__ = ["made_beside", "random_chain", "with_new_neighbours"]
 
 
 class Passing(ProxyDataFlow):
@@ -90,15 +90,15 @@ def _source(rnd, shapes):
     return FixedSizeData(DataFromGenerator([k] for k in itertools.count()), rnd.randint(1, 9))
 
 
+CONTINUING = [
+    lambda rnd, ds: RepeatedData(ds, -1),
+    lambda rnd, ds: MixData([ds, shuffled(3)], [2, 1]),
+    lambda rnd, ds: LocallyShuffleData(ds, rnd.randint(1, 4)),
+]
+
+
 def _continuing(rnd, ds):
-    endless = rnd.choice(
-        [
-            lambda: RepeatedData(ds, -1),
-            lambda: MixData([ds, shuffled(3)], [2, 1]),
-            lambda: LocallyShuffleData(ds, rnd.randint(1, 4)),
-        ]
-    )()
-    return FixedSizeData(endless, rnd.randint(1, 9))
+    return FixedSizeData(rnd.choice(CONTINUING)(rnd, ds), rnd.randint(1, 9))
 
 
 STEPS = [
@@ -141,3 +141,28 @@ def _chain(rnd, max_steps, shapes=SHAPES):
 def random_chain(number, shapes=SHAPES):
     """The chain of this number, made anew."""
     return _chain(random.Random(number), 4, shapes)
+
+
+class _Recording(random.Random):
+    """It keeps which of the sources and steps were chosen."""
+
+    def __init__(self, number):
+        super().__init__(number)
+        self.chosen = []
+
+    def choice(self, seq):
+        found = super().choice(seq)
+        self.chosen.append(found)
+        return found
+
+
+def with_new_neighbours(numbers):
+    """Those of which the chain has a source and a step, or two steps, next to each other that none before it has."""
+    known = set()
+    for number in numbers:
+        recording = _Recording(number)
+        _chain(recording, 4)
+        found = {*itertools.pairwise(recording.chosen)} - known
+        if found:
+            known |= found
+            yield number

@@ -25,7 +25,7 @@ from dataflow import (
 )
 from tests.support.contract import plain
 from tests.support.own_nodes import KEEPING
-from tests.support.random_chains import made_beside, random_chain
+from tests.support.random_chains import made_beside, random_chain, with_new_neighbours
 
 pytestmark = pytest.mark.usefixtures("unseeded")
 
@@ -160,13 +160,13 @@ def check_shards(number):
             assert sorted(map(repr, [*found[0][0][p], *found[1][0][p]])) == sorted(map(repr, expected[p])), number
 
 
-@pytest.mark.parametrize("number", [*range(12), *(pytest.param(k, marks=pytest.mark.full) for k in range(12, 24))])
+@pytest.mark.parametrize("number", range(12))
 def test_random_chains_in_threads(number):
     check_chain(number, IN_THREADS, [MAPS["thread map"]])
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("number", range(100, 2100))
+@pytest.mark.parametrize("number", list(with_new_neighbours(range(100, 2100))))
 def test_random_chains_in_threads_and_processes(number):
     kinds = IN_THREADS | (IN_PROCESSES if number % 5 == 0 else {})
     check_chain(number, kinds, list(MAPS.values()) if number % 5 == 1 else [MAPS["thread map"]])
