@@ -86,13 +86,16 @@ class Case:
 
 
 def cases() -> list[Any]:
-    """The product. Quick are strict maps of two workers and default ones of one: for each fault one in threads, the
-    other under fork."""
+    """Every fault in each kind of map under each start method, with one worker or with two in turn.
+
+    Quick are strict maps of two workers and default ones of one: for each fault one in threads, the other under fork.
+    """
     found = []
-    for fault, strict, method, num in itertools.product(FAULTS, (True, False), (*METHODS, "thread"), (1, 2)):
+    kinds = enumerate(FAULTS), (True, False), enumerate((*METHODS, "thread"))
+    for (k, fault), strict, (m, method) in itertools.product(*kinds):
         if fault.in_threads if method == "thread" else fault.in_processes:
-            in_turn = (FAULTS.index(fault) + (method == "thread")) % 2 == 0
-            quick = method in {"fork", "thread"} and strict is (num == 2) is in_turn
+            quick = method in {"fork", "thread"} and strict is ((k + (method == "thread")) % 2 == 0)
+            num = 1 + (strict if quick else (k + m + strict) % 2)
             marks = [] if quick else [pytest.mark.slow, pytest.mark.full]
             case = Case(fault, strict, method, num)
             found.append(pytest.param(case, id=str(case), marks=marks))

@@ -73,30 +73,31 @@ class Case:
 
 
 def cases() -> list[Any]:
-    """The product. Quick is every fault in two places under fork, and in one under another start method.
+    """Every three of a fault, a start method and a place, with one worker or with two in turn.
 
-    An interpreter takes ten times as long to start as a worker of a fork server, and a worker that starts workers under
-    forkserver starts a server: every fifth fault is quick under spawn, and every fifth in a runner under forkserver.
+    Quick is every fault in two places under fork, and in one under another start method. An interpreter takes ten times
+    as long to start as a worker of a fork server, and a worker that starts workers under forkserver starts a server:
+    every fifth fault is quick under spawn, and every fifth in a runner under forkserver.
     """
-    found = []
     places, processes = [*PLACES], [fault for fault in FAULTS if fault.in_processes]
-    quick = set()
+    quick: dict[Any, Any] = {}
     for k, fault in enumerate(processes):
         if k % 5 == 0:
-            quick.add((fault, "spawn", places[k // 5 % 4], 1))
+            quick[fault, "spawn", places[k // 5 % 4], 1] = ()
         else:
-            quick.add((fault, "forkserver", places[2 * (k % 5 == 1) + k % 2], 2 - (k % 5 == 2)))
+            quick[fault, "forkserver", places[2 * (k % 5 == 1) + k % 2], 2 - (k % 5 == 2)] = ()
         for around, place in enumerate(places[k % 2 :: 2]):  # one alone and one in another
-            quick.add((fault, "fork", place, 1 + (k // 2 + around) % 2))
-    for fault, method, place, num in itertools.product(processes, METHODS, PLACES, (1, 2)):
-        marks: list[pytest.MarkDecorator] = []
-        is_quick = (fault, method, place, num) in quick
-        if method != "fork" or fault.is_lateness:
-            marks.append(pytest.mark.slow)
-        if not is_quick:
-            marks.append(pytest.mark.full)
+            quick[fault, "fork", place, 1 + (k // 2 + around) % 2] = ()
+    chosen = quick | {
+        (fault, method, place, 1 + (i + j + k) % 2): pytest.mark.full
+        for (i, fault), (j, method), (k, place) in itertools.product(*map(enumerate, (processes, METHODS, PLACES)))
+        if not quick.keys() & {(fault, method, place, num) for num in (1, 2)}
+    }
+    found = []
+    for (fault, method, place, num), full in chosen.items():
+        marks = [pytest.mark.slow] if method != "fork" or fault.is_lateness else []
         case = Case(fault, place, method, num)
-        found.append(pytest.param(case, id=str(case), marks=marks))
+        found.append(pytest.param(case, id=str(case), marks=[*marks, full] if full else marks))
     for fault, num in itertools.product(FAULTS, (1, 2)):
         if fault.in_threads:
             case = Case(fault, "thread", "thread", num)

@@ -146,8 +146,11 @@ def check_planted(name, place, method, num, bad=BAD, num_passes=2):
         assert state_of(getattr(df, "_mapped", df)).resource._supervisor.restarts_left == 2  # all were given back
 
 
-# Every three of a hazard, a place and a start method, with one worker or with two in turn.
-CASES = [(*case, 1 + k % 2) for k, case in enumerate(itertools.product(STRIKES, PLACES, METHODS))]
+# Every two of a hazard, a place and a start method, with one worker or with two in turn.
+CASES = [
+    (name, place, METHODS[(i + k) % 3], 1 + (i + k // 3) % 2)
+    for (i, name), (k, place) in itertools.product(enumerate(STRIKES), enumerate(PLACES))
+]
 # Every hazard, place and start method occurs among the quick ones.
 QUICK = {
     (name, [*PLACES][k % 6], METHODS[0] if k % 4 else METHODS[1 + k % 8 // 4], 2) for k, name in enumerate(STRIKES)
