@@ -52,9 +52,8 @@ from tests.support.waits import LIMIT
 
 ROOT = os.path.dirname(os.path.dirname(dataflow.__file__))
 SIZE = 6
-QUICK_POINTS = 6  # of each class: a class with two scenarios has half of them in each
+QUICK_POINTS = 6  # of each class
 QUICK_CALLS = 3
-SCENARIOS_PER_LINE = 3  # in full: that come to a line, and are interrupted there
 FULL_ENDS = 3  # of each scenario
 ERRORS = {"EMFILE": no_descriptor, "MemoryError": MemoryError}
 EXPECTED = [[k] for k in range(SIZE)]
@@ -246,6 +245,11 @@ SCENARIOS = (
     Scenario("queue", SharedQ, jobs, [[0, 0, 0], [1, 1, 1]], goes_on=False),
     Scenario("receiver", receiver, received, EXPECTED, goes_on=False),
 )
+QUICK_SCENARIOS = [  # one for each class, default or strict
+    scenario
+    for scenario in SCENARIOS
+    if scenario.name not in {"process-strict", "zmq", "thread-strict", "process-map", "thread-map-strict"}
+]
 
 
 @cache
@@ -255,39 +259,42 @@ def points(scenario):
 
 @cache
 def shares():
-    """Which scenario is interrupted at which lines: each line in some of those that come to it, the next in others."""
+    """Which scenario is interrupted at which lines: each line in two of those that come to it, the next in others.
+
+    In one of the two the flow is closed then, in the other used again; in turn, if only one scenario comes to a line.
+    """
     reached, chosen = defaultdict(list), defaultdict(list)
     for scenario in SCENARIOS:
         for point in points(scenario):
             reached[point].append(scenario)
     for (file, line), scenarios in reached.items():
-        num = min(len(scenarios), SCENARIOS_PER_LINE)
-        for k in range(num):
-            chosen[scenarios[(line + k * len(scenarios) // num) % len(scenarios)]].append((file, line))
+        for k in range(min(len(scenarios), 2)):
+            scenario = scenarios[(line + k * len(scenarios) // 2) % len(scenarios)]
+            chosen[scenario].append(((file, line), (line + k) % 2 == 0))
     return chosen
 
 
 each_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+each_class = pytest.mark.parametrize("scenario", QUICK_SCENARIOS, ids=str)
+
+
+def interrupt_failures(scenario, cases):
+    """Of interrupts at these lines, each with whether the flow is closed then."""
+    return failures_of(lambda case: check_interrupt(scenario, case[0], closes=case[1]), cases)
 
 
 @pytest.mark.slow
-@each_scenario
+@each_class
 def test_ctrl_c_at_any_line_is_raised_and_leaves_nothing(scenario):
-    twins = [
-        other for other in SCENARIOS if other.name.removesuffix("-strict") == scenario.name.removesuffix("-strict")
-    ]
-    num_points = QUICK_POINTS // len(twins)
-    chosen = list(enumerate(spread(points(scenario), num_points)))
-    assert failures_of(lambda case: check_interrupt(scenario, case[1], closes=case[0] % 2 == 0), chosen) == []
+    chosen = spread(points(scenario), QUICK_POINTS)
+    assert interrupt_failures(scenario, [(point, k % 2 == 0) for k, point in enumerate(chosen)]) == []
 
 
 @pytest.mark.slow
 @pytest.mark.full
 @each_scenario
 def test_ctrl_c_at_every_line_is_raised_and_leaves_nothing(scenario):
-    """After every other one the flow is closed, after the others used again."""
-    numbered = list(enumerate(shares()[scenario]))
-    assert failures_of(lambda case: check_interrupt(scenario, case[1], closes=case[0] % 2 == 0), numbered) == []
+    assert interrupt_failures(scenario, shares()[scenario]) == []
 
 
 def test_after_an_interrupt_while_a_worker_is_added_the_next_loop_works(monkeypatch):
@@ -311,7 +318,7 @@ def num_calls(scenario):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scenario", "error"), covering(SCENARIOS, [*ERRORS]), ids=str)
+@pytest.mark.parametrize(("scenario", "error"), covering(QUICK_SCENARIOS, [*ERRORS]), ids=str)
 def test_a_call_that_the_system_refuses_leaves_nothing(scenario, error):
     chosen = spread(range(1, num_calls(scenario) + 1), QUICK_CALLS)
     assert failures_of(lambda number: check_refusal(scenario, number, ERRORS[error]()), chosen) == []
