@@ -482,16 +482,18 @@ def check_resuming(make):
             assert passes(resumed, PASSES - p - 1) == expected[p + 1 :]
 
 
-QUICK = {"number that changes at each step", "Generator"}
+def nodes_and_places():
+    """Every node alone and, in full, in one of the other places in turn; two of the nodes in all places."""
+    others = itertools.cycle([above for above in ABOVE if above != "alone"])
+    for node in NODES:
+        if node in {"number that changes at each step", "Generator"}:
+            yield from ((node, above) for above in ABOVE)
+        else:
+            yield node, "alone"
+            yield pytest.param(node, next(others), marks=pytest.mark.full)
 
 
-@pytest.mark.parametrize(
-    ("node", "above"),
-    [
-        pytest.param(node, above, marks=[] if above == "alone" or node in QUICK else [pytest.mark.full])
-        for node, above in itertools.product(NODES, ABOVE)
-    ],
-)
+@pytest.mark.parametrize(("node", "above"), list(nodes_and_places()))
 def test_a_pass_is_resumed_with_what_its_nodes_keep(node, above):
     check_resuming(lambda: ABOVE[above](NODES[node]))
 
