@@ -1,11 +1,10 @@
 """Several threads step one iterator of a runner or map whose workers are actors."""
 
-import itertools
-
 import pytest
 
 from dataflow import DataFromList, RayMapData, RayRunner
 from tests.support.faults import deadline
+from tests.support.products import repeated
 from tests.support.threads import stepped_by_threads, switching_often
 from tests.support.waits import LIMIT
 
@@ -23,14 +22,6 @@ def listed():
 
 def same(dp):
     return dp
-
-
-def repeated(cases):
-    """Every case in the quick suite once, and in the full one twenty times."""
-    return [
-        pytest.param(name, id=f"{name}-{number}", marks=(pytest.mark.full,) if number else ())
-        for name, number in itertools.product(cases, range(20))
-    ]
 
 
 @pytest.mark.parametrize("name", repeated(PASSES))

@@ -1,6 +1,5 @@
 """Several threads step one iterator of whatever has workers: each datapoint comes once, and no pass ends early."""
 
-import itertools
 import threading
 
 import numpy as np
@@ -28,12 +27,12 @@ from dataflow import (
     ShuffleData,
 )
 from tests.support.faults import deadline
+from tests.support.products import repeated
 from tests.support.senders import LOOPBACK, Sending
 from tests.support.threads import stepped_by_threads, switching_often
 from tests.support.waits import LIMIT
 
 N = 32
-EVERY = range(20)
 
 
 def listed():
@@ -109,14 +108,6 @@ ENDLESS = {
 }
 
 
-def repeated(cases):
-    """Every case in the quick suite once, and in the full one twenty times."""
-    return [
-        pytest.param(name, id=f"{name}-{number}", marks=(pytest.mark.full,) if number else ())
-        for name, number in itertools.product(cases, EVERY)
-    ]
-
-
 def numbers(datapoints):
     return sorted(int(np.ravel(dp[0])[0]) for dp in datapoints)
 
@@ -136,9 +127,8 @@ def test_so_do_those_of_one_without_an_end(name):
     assert found == sorted(k % N for k in range(len(found)))
 
 
-@pytest.mark.parametrize("number", [pytest.param(k, marks=(pytest.mark.full,) if k else ()) for k in EVERY])
-@pytest.mark.parametrize("kind", ["BackgroundData", "BackgroundProc"])
-def test_so_do_those_of_a_process_in_the_background(kind, number):
+@pytest.mark.parametrize("kind", repeated(["BackgroundData", "BackgroundProc"]))
+def test_so_do_those_of_a_process_in_the_background(kind):
     make = (
         (lambda: BackgroundData(Counting(), n_proc=1, timeout=LIMIT, dtypes=["i8", "i8"], shapes=[(), ()]))
         if kind == "BackgroundData"
@@ -149,8 +139,8 @@ def test_so_do_those_of_a_process_in_the_background(kind, number):
     assert found == list(range(len(found)))
 
 
-@pytest.mark.parametrize("number", [pytest.param(k, marks=(pytest.mark.full,) if k else ()) for k in EVERY])
-def test_so_do_those_of_a_receiver(number):
+@pytest.mark.parametrize("kind", repeated(["RemoteDataZMQ"]))
+def test_so_do_those_of_a_receiver(kind):
     with RemoteDataZMQ(LOOPBACK, num_senders=1, timeout=LIMIT) as df, switching_often(), deadline(LIMIT):
         df.reset_state()
         sender = Sending(listed(), df.addresses[0])

@@ -1,7 +1,7 @@
 """Products of cases, of which a selection that covers them is quick."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -42,3 +42,11 @@ def rotating(name: str, choices: Mapping[str, Any], *, always: Mapping[str, Any]
         return pytest.mark.parametrize(name, cases)(test)
 
     return parametrized
+
+
+def repeated(names: Iterable[str], num: int = 20) -> list[Any]:
+    """Each name as a parameter of a test of a race: once in the quick suite, `num` times in the full one."""
+    return [
+        pytest.param(name, id=f"{name}-{k}", marks=[pytest.mark.full] if k else [])
+        for name, k in itertools.product(names, range(num))
+    ]
