@@ -23,7 +23,7 @@ OTHER = (
     "tests/test_architecture.py",
     "tests/test_imports.py",
     "tests/protocol/test_base.py",
-    "tests/observe/test_repr.py",
+    "tests/observe/test_representation.py",
     "tests/protocol/test_state.py",
     "tests/protocol/test_seeding.py",
     "tests/promises/test_unlike_tensorpack.py",

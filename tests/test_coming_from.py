@@ -428,7 +428,7 @@ NOT_COMPARED = {
     "tf.data": {
         "`TFRecordDataset": "a file: tests/formats",
         "`prefetch": "no datapoints",
-        "`apply(": "an error: tests/test_tolerance.py",
+        "`apply(": "an error: tests/protocol/test_failures.py",
         "`tf.train.Checkpoint": "a state",
     },
     "grain": {
@@ -447,7 +447,7 @@ NOT_COMPARED = {
         "`WebDataset(urls)`": "a random order: the block above the table",
         "`decode(": "the block above the table",
         "`to_tuple": "the block above the table",
-        "`handler": "an error: tests/test_tolerance.py",
+        "`handler": "an error: tests/protocol/test_failures.py",
         "`split_by_node`": "shards of files, not of samples",
         "`ShardWriter`": "the block above the table",
     },

@@ -1,9 +1,17 @@
-"""Reports of failed items: records that can be sent, and reporters."""
+"""Reports of failed items: records that can be sent, reporters; and the judgement over them, without any flow."""
 
+import gc
+import logging
 import pickle
 import traceback
 import warnings
+import weakref
+from dataclasses import replace
 
+import numpy as np
+import pytest
+
+from dataflow.errors import TooManyFailures, WorkerTraceback
 from dataflow.protocol import failures
 from dataflow.protocol.failures import (
     Failure,
@@ -110,3 +118,199 @@ def test_of_items_that_any_worker_may_do_again_the_last_are_known(monkeypatch):
     for position in (0, 1, 1, 2, 2, 1, 0):
         tolerance.skip(failure_of("MapData", position, 0, error), error)
     assert tolerance.num_failures == 4  # the first was forgotten for the third
+
+
+# -- the judgement: numbers, fractions, who logs, what is kept ---------------------------------------------------------
+
+
+def fail(tolerance, position=0, p=0, *, in_pass=0, error=None, path=(), judged=False):
+    try:
+        raise error or ValueError(f"item {position}")
+    except ValueError as caught:
+        failure = replace(failure_of("MapData(f)", position, p, caught), path=path)
+        tolerance.skip(failure, caught, in_pass=in_pass, judged=judged)
+
+
+def test_a_number_of_failures_is_borne_and_one_more_is_too_many():
+    tolerance = Tolerance("MapData", 2)
+    fail(tolerance, 3)
+    fail(tolerance, 5)
+    with pytest.raises(
+        TooManyFailures, match=r"MapData: 3 datapoints of one pass failed, more than max_failures=2"
+    ) as e:
+        fail(tolerance, 9)
+    assert [failure.position for failure in e.value.failures] == [3, 5, 9]
+    assert "datapoint 9 of pass 0: ValueError: item 9" in str(e.value)
+    assert str(e.value.__cause__) == "item 9"
+    assert e.value.__cause__.__traceback__ is not None
+
+
+def test_every_pass_has_the_whole_number():
+    tolerance = Tolerance("MapData", 1)
+    for p in range(10):
+        fail(tolerance, 3, in_pass=p)
+    assert tolerance.num_failures == 10
+
+
+def test_an_item_that_is_done_again_fails_once():
+    tolerance = Tolerance("MapData", 1)
+    for _ in range(5):
+        fail(tolerance, 3)
+    with pytest.raises(TooManyFailures):
+        fail(tolerance, 4)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 100])
+def test_a_number_that_suffices_for_one_worker_suffices_for_any_number_of_them(num_workers):
+    tolerance = Tolerance("Runner", 2)
+    for p in range(3):
+        for position in (4, 7):
+            for worker in range(num_workers):
+                tolerance.begin_pass()  # whatever the consumer calls a pass
+                fail(tolerance, position, p, in_pass=None, path=((worker, num_workers),))
+    with pytest.raises(TooManyFailures):
+        fail(tolerance, 9, 2, in_pass=None, path=((0, num_workers),))
+
+
+def test_workers_that_share_a_pass_share_the_number_and_fail_at_the_same_item_once():
+    tolerance = Tolerance("Map", 1, shared=True)
+    for worker in (0, 1, 1):
+        fail(tolerance, 3, in_pass=None, path=((worker, 2),))
+    tolerance.begin_pass()
+    fail(tolerance, 4, in_pass=None, path=((0, 2),))
+    with pytest.raises(TooManyFailures):
+        fail(tolerance, 5, in_pass=None, path=((1, 2),))
+
+
+def test_a_fraction_is_judged_after_a_hundred_items_at_the_next_failure():
+    tolerance = Tolerance("MapData", 0.1)
+    for k in range(50):
+        tolerance.seen += 1
+        fail(tolerance, k)
+    tolerance.seen = 510
+    fail(tolerance, 509)  # 51 of 510
+    tolerance.seen = 512
+    expected = r"52 of the 512 datapoints seen \(10.2 %\) failed, more than max_failures=0.1 allows"
+    with pytest.raises(TooManyFailures, match=expected):
+        fail(tolerance, 511)
+
+
+def test_a_fraction_is_judged_at_the_hundredth_item_also_if_that_is_good():
+    tolerance = Tolerance("MapData", 0.1)
+    for k in range(20):
+        tolerance.seen += 1
+        fail(tolerance, k)
+    tolerance.seen = 100
+    assert tolerance.seen >= tolerance.due
+    with pytest.raises(TooManyFailures, match="20 of the 100") as caught:
+        tolerance.check_seen()
+    assert str(caught.value.__cause__) == "item 19"
+    assert "in fail" in str(caught.value.__cause__.__cause__)
+
+
+def test_an_error_that_is_kept_keeps_no_datapoint():
+    tolerance = Tolerance("MapData", 0.5)
+    array = np.zeros(3)
+    death = weakref.ref(array)
+
+    def decode(array):
+        fail(tolerance, error=ValueError(1))
+
+    decode(array)
+    del array
+    gc.collect()
+    assert death() is None
+
+
+def test_what_was_judged_below_counts_for_no_parent():
+    tolerance = Tolerance("Runner", 1)
+    for k in range(5):
+        fail(tolerance, k, judged=True)
+    assert len(tolerance.failures) == 5
+    fail(tolerance, 5)
+    with pytest.raises(TooManyFailures):
+        fail(tolerance, 6)
+
+
+def test_without_a_budget_failures_are_reported_and_not_judged(caplog):
+    reports = []
+    tolerance = Tolerance("MapData", None, FailureReporter(3, ((0, 1),), reports.append))
+    for k in range(20):
+        fail(tolerance, k)
+    assert [report.failure.position for report in reports] == list(range(20))
+    assert not any(report.judged for report in reports)
+    assert not caplog.records, "it is logged once, by the last that gets it"
+
+
+def test_a_budget_in_a_worker_reports_that_it_has_judged():
+    reports = []
+    tolerance = Tolerance("MapData", 1, FailureReporter(3, (), reports.append))
+    fail(tolerance, 0)
+    with pytest.raises(TooManyFailures):
+        fail(tolerance, 1)
+    assert [report.judged for report in reports] == [True, True], "all failures are reported before the end"
+
+
+def test_a_worker_tells_of_items_seen_where_a_fraction_is_asked_for():
+    reports = []
+    tolerance = Tolerance("MapData", None, FailureReporter(0.5, (), reports.append))
+    for _ in range(1000):
+        tolerance.seen += 1
+        if tolerance.seen >= tolerance.due:
+            tolerance.check_seen()
+    assert sum(report.seen for report in reports) >= 900
+    assert len(reports) <= 10
+    number = Tolerance("MapData", None, FailureReporter(5, (), reports.append))
+    assert number.due > 10**9, "a number needs to know nothing of good items"
+
+
+def test_reports_of_all_workers_are_judged_together():
+    tolerance = Tolerance("Runner", 0.1)
+    failure = Failure("MapData(f)", 0, 0, "ValueError", "bad", "", ((0, 2),))
+    assert tolerance.process_report(Report(None, None, False, 95)) is None
+    for _ in range(9):
+        assert tolerance.process_report(Report(failure, ValueError("bad"), False, 1)) is None
+    assert tolerance.process_report(Report(failure, ValueError("bad"), False, 1)) is None  # 10 of 105
+    verdict = tolerance.process_report(Report(failure, ValueError("last"), False, 0))
+    assert isinstance(verdict, TooManyFailures)
+    assert str(verdict.__cause__) == "last"
+
+
+def test_a_verdict_from_a_worker_gets_the_last_error_back_as_its_cause():
+    tolerance = Tolerance("Runner", None)
+    last = ValueError("last")
+    last.__cause__ = WorkerTraceback("there")
+    tolerance.process_report(Report(Failure("MapData(f)", 0, 0, "ValueError", "last", ""), last, True, 0))
+    verdict = TooManyFailures("too many")
+    verdict.__cause__ = WorkerTraceback("text")
+    assert tolerance.complete(verdict).__cause__ is last
+    other = KeyError("a")
+    assert tolerance.complete(other).__cause__ is None
+
+
+def test_the_last_thousand_records_are_kept():
+    tolerance = Tolerance("MapData", 5000)
+    for k in range(1200):
+        fail(tolerance, k)
+    assert [failure.position for failure in tolerance.failures] == list(range(200, 1200))
+    assert tolerance.num_failures == 1200
+
+
+def test_the_log_names_the_first_failures_and_does_not_drown(caplog):
+    tolerance = Tolerance("MapData", 10_000)
+    with caplog.at_level(logging.WARNING, "dataflow"):
+        for k in range(5000):
+            fail(tolerance, k)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0] == "skipped MapData(f): datapoint 0 of pass 0: ValueError: item 0"
+    assert "doubled" in lines[9]
+    assert lines[-1].startswith("skipped 4096 so far, at last MapData(f): datapoint 4095 ")
+    assert len(lines) < 25
+
+
+def test_nodes_without_a_budget_inherit_one():
+    parent = FailureReporter(7, (), lambda report: None)
+    assert Tolerance("Runner", None).inherited is None
+    assert Tolerance("Runner", 3).inherited == 3
+    assert Tolerance("Runner", None, parent).inherited == 7
+    assert Tolerance("Runner", 0, parent).inherited == 0

@@ -189,7 +189,7 @@ def test_a_notebook_shows_a_table():
         ["10", ""],
     ]
     assert [cell[0] for cell in cells][1] == "MultiProcessRunnerZMQ(num_proc=4, strict=True)"
-    assert "<lambda> at test_repr.py:" in cells[2][0]
+    assert "<lambda> at test_representation.py:" in cells[2][0]
 
 
 def square(dp):
@@ -395,7 +395,7 @@ def test_a_value_is_shown_in_short(k):  # by number: pytest would look into the 
 
 def test_a_lambda_is_shown_by_file_and_line():
     line = nested.__code__.co_firstlineno + 1
-    assert one_of(nested()) == f"<lambda> at test_repr.py:{line}"
+    assert one_of(nested()) == f"<lambda> at test_representation.py:{line}"
 
 
 def test_values_that_contain_themselves_end():
