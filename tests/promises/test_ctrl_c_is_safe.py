@@ -184,48 +184,28 @@ def senders():
     shutil.rmtree(os.path.dirname(Senders.address.removeprefix("ipc://")))
 
 
+def default_and_strict(name, make, use=list):
+    """The scenario of a runner or map with one worker in default mode, and that of a strict one with two."""
+    return (
+        Scenario(name, lambda: make(1, timeout=LIMIT), use, EXPECTED, again=one_of_them),
+        Scenario(f"{name}-strict", lambda: make(2, strict=True, timeout=LIMIT), two_passes, EXPECTED),
+    )
+
+
 SCENARIOS = (
-    Scenario("process", lambda: MultiProcessRunner(numbers(), 2, 1, timeout=LIMIT), list, EXPECTED, again=one_of_them),
-    Scenario(
-        "process-strict",
-        lambda: MultiProcessRunner(numbers(), 2, 2, strict=True, timeout=LIMIT),
-        two_passes,
-        EXPECTED,
-    ),
-    Scenario("zmq", lambda: MultiProcessRunnerZMQ(numbers(), 1, timeout=LIMIT), list, EXPECTED, again=one_of_them),
-    Scenario(
-        "zmq-strict", lambda: MultiProcessRunnerZMQ(numbers(), 2, strict=True, timeout=LIMIT), two_passes, EXPECTED
-    ),
+    *default_and_strict("process", lambda num, **more: MultiProcessRunner(numbers(), 2, num, **more)),
+    *default_and_strict("zmq", lambda num, **more: MultiProcessRunnerZMQ(numbers(), num, **more)),
     Scenario("auto", lambda: AddsWorker(numbers(), max_workers=2, timeout=LIMIT), two_passes, EXPECTED),
-    Scenario("thread", lambda: MultiThreadRunner(numbers, 2, 1, timeout=LIMIT), list, EXPECTED, again=one_of_them),
-    Scenario(
-        "thread-strict", lambda: MultiThreadRunner(numbers, 2, 2, strict=True, timeout=LIMIT), two_passes, EXPECTED
-    ),
-    Scenario(
+    *default_and_strict("thread", lambda num, **more: MultiThreadRunner(numbers, 2, num, **more)),
+    *default_and_strict(
         "process-map",
-        lambda: MultiProcessMapData(numbers(), 1, same, buffer_size=4, timeout=LIMIT),
+        lambda num, **more: MultiProcessMapData(numbers(), num, same, buffer_size=4, **more),
         first_of_endless,
-        EXPECTED,
-        again=one_of_them,
     ),
-    Scenario(
-        "process-map-strict",
-        lambda: MultiProcessMapData(numbers(), 2, same, buffer_size=4, strict=True, timeout=LIMIT),
-        two_passes,
-        EXPECTED,
-    ),
-    Scenario(
+    *default_and_strict(
         "thread-map",
-        lambda: MultiThreadMapData(numbers(), 1, same, buffer_size=4, timeout=LIMIT),
+        lambda num, **more: MultiThreadMapData(numbers(), num, same, buffer_size=4, **more),
         first_of_endless,
-        EXPECTED,
-        again=one_of_them,
-    ),
-    Scenario(
-        "thread-map-strict",
-        lambda: MultiThreadMapData(numbers(), 2, same, buffer_size=4, strict=True, timeout=LIMIT),
-        two_passes,
-        EXPECTED,
     ),
     Scenario(
         "map-and-batch",
