@@ -29,6 +29,7 @@ from dataflow.runners.worker_node import WorkerNode
 from dataflow.system.session import Session
 from tests.support.faults import deadline
 from tests.support.forks import exit_code_of_fork, in_child
+from tests.support.threads import loop_ended_by_close
 from tests.support.waits import LIMIT, wait_until
 
 SIZE = 6
@@ -282,20 +283,9 @@ def test_an_interrupt_as_a_flow_is_closed_leaves_it_usable():
 def test_close_reaches_a_loop_that_waits():
     gate = threading.Event()
     df = MultiThreadMapData(listed(), 1, lambda dp: gate.wait(LIMIT) and dp, strict=True)
-    found: list[BaseException] = []
-
-    def loop() -> None:
-        try:
-            list(df)
-        except DataFlowTerminated as error:
-            found.append(error)
-
-    iterating = threading.Thread(target=loop)
-    iterating.start()
-    wait_until(lambda: df.statistics().runners and df.statistics().runners[0].workers, LIMIT, "no workers")
-    closing = threading.Thread(target=df.close)
-    closing.start()
-    iterating.join(LIMIT)
+    with loop_ended_by_close(df):
+        wait_until(lambda: df.statistics().runners and df.statistics().runners[0].workers, LIMIT, "no workers")
+        closing = threading.Thread(target=df.close)
+        closing.start()
     gate.set()
     closing.join(LIMIT)
-    assert len(found) == 1

@@ -35,6 +35,7 @@ from tests.support.contract import check_node, listed
 from tests.support.fakes import Numbers, each_method
 from tests.support.faults import deadline
 from tests.support.products import covering
+from tests.support.threads import loop_ended_by_close
 from tests.support.waits import LIMIT, wait_until
 
 pytestmark = pytest.mark.usefixtures("unseeded")
@@ -433,22 +434,11 @@ def test_a_source_that_blocks_does_not_keep_another_thread_from_closing(kind):
         yield [1]
 
     df = parallel_map(kind, DataFromGenerator(source), 1, same, strict=True)
-    errors = []
-
-    def consume():
-        try:
-            list(df)
-        except DataFlowTerminated as error:
-            errors.append(error)
-
-    consumer = threading.Thread(target=consume)
-    consumer.start()
-    assert reading.wait(LIMIT)
-    with deadline(LIMIT / 2):
-        df.close()
-    go_on.set()
-    consumer.join(LIMIT)
-    assert errors
+    with loop_ended_by_close(df):
+        assert reading.wait(LIMIT)
+        with deadline(LIMIT / 2):
+            df.close()
+        go_on.set()
 
 
 # -- exceptions --------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from dataflow.transforms.joining import ConcatData, JoinData
 from dataflow.transforms.mapping import MapData
 from dataflow.transforms.repeating import FixedSizeData
 from dataflow.transforms.shuffling import ShuffleData
+from tests.support.threads import loop_ended_by_close
 from tests.support.waits import LIMIT
 
 BOTH = pytest.mark.parametrize("source", [DataFromGenerator, DataFromIterable])
@@ -203,27 +204,17 @@ def test_a_timeout_of_another_flow_does_not_look_as_if_the_pass_went_on():
 
 
 def test_close_ends_a_wait_for_an_async_iterable():
-    waiting, raised = threading.Event(), []
+    waiting = threading.Event()
 
     async def never():
         waiting.set()
         await asyncio.Event().wait()
         yield []
 
-    df = DataFromAsyncIterable(never)
-
-    def loop():
-        try:
-            list(df)
-        except DataFlowTerminated as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=loop)
-    thread.start()
-    assert waiting.wait(LIMIT)
-    df.close()
-    thread.join(LIMIT)
-    assert "was closed while it was being iterated" in str(raised[0])
+    with loop_ended_by_close(df := DataFromAsyncIterable(never)) as errors:
+        assert waiting.wait(LIMIT)
+        df.close()
+    assert "was closed while it was being iterated" in str(errors[0])
 
 
 def test_a_flow_that_begins_in_an_async_iterable_has_its_place():

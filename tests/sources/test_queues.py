@@ -1,15 +1,15 @@
 import multiprocessing
 import pickle
 import queue
-import threading
 import types
 
 import numpy as np
 import pytest
 
-from dataflow.errors import DataFlowTerminated, NotAddressable, TimeoutError
+from dataflow.errors import NotAddressable, TimeoutError
 from dataflow.sources import queues
 from dataflow.sources.queues import DataFromQueue
+from tests.support.threads import loop_ended_by_close
 from tests.support.waits import LIMIT, wait_until
 
 
@@ -68,20 +68,9 @@ def test_a_timeout_raises_and_leaves_the_flow_usable():
 
 def test_closing_from_another_thread_ends_the_wait():
     df = DataFromQueue(queue.Queue())
-    outcome = []
-
-    def consume():
-        try:
-            list(df)
-        except DataFlowTerminated as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=consume)
-    thread.start()
-    wait_until(lambda: df.queue.not_empty._waiters, LIMIT, "no thread waits for the queue")
-    df.close()
-    thread.join(LIMIT)
-    assert outcome
+    with loop_ended_by_close(df):
+        wait_until(lambda: df.queue.not_empty._waiters, LIMIT, "no thread waits for the queue")
+        df.close()
 
 
 def test_queue_and_timeout_are_checked():

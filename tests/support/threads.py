@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dataflow import NotReentrant
+from dataflow import DataFlow, DataFlowTerminated, NotReentrant
 from tests.support.waits import LIMIT
 
 THREADS = 8
@@ -61,3 +61,21 @@ def stepped_by_threads(iterator: Iterator[Any], most: int, num_threads: int = TH
     if errors:
         raise errors[0]
     return found
+
+
+@contextmanager
+def loop_ended_by_close(df: DataFlow) -> Iterator[list[DataFlowTerminated]]:
+    """Another thread iterates `df`, which the code within closes; then the list has the error that ended the loop."""
+    errors: list[DataFlowTerminated] = []
+
+    def loop() -> None:
+        try:
+            list(df)
+        except DataFlowTerminated as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    yield errors
+    thread.join(LIMIT)
+    assert len(errors) == 1, "the loop has not been ended"

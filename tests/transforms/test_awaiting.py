@@ -17,7 +17,6 @@ import dataflow
 from dataflow import (
     AsyncMapData,
     BatchData,
-    DataFlowTerminated,
     DataFromGenerator,
     DataFromList,
     DataFromQueue,
@@ -38,6 +37,7 @@ from dataflow.protocol import event_loop
 from dataflow.transforms import awaiting
 from tests.support.contract import check_node
 from tests.support.forks import in_child
+from tests.support.threads import loop_ended_by_close
 from tests.support.waits import LIMIT, wait_until
 
 SIZE = 30
@@ -704,21 +704,10 @@ def test_a_loop_that_is_left_cancels_what_runs(mapped):
 
 def test_close_ends_a_step_that_waits_in_another_thread():
     gate = Gate()
-    df = AsyncMapData(numbers(), gate, 8)
-    raised = []
-
-    def loop():
-        try:
-            list(df)
-        except DataFlowTerminated as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=loop)
-    thread.start()
-    wait_until(lambda: gate.running == 8, LIMIT, "the calls do not run")
-    df.close()
-    thread.join(LIMIT)
-    assert "was closed while it was being iterated" in str(raised[0])
+    with loop_ended_by_close(df := AsyncMapData(numbers(), gate, 8)) as errors:
+        wait_until(lambda: gate.running == 8, LIMIT, "the calls do not run")
+        df.close()
+    assert "was closed while it was being iterated" in str(errors[0])
     assert gate.running == 0
     assert not loop_threads()
 
