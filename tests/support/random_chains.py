@@ -156,12 +156,12 @@ class _Recording(random.Random):
         return found
 
 
-def with_new_neighbours(numbers):
+def with_new_neighbours(numbers, shapes=SHAPES):
     """Those of which the chain has a source and a step, or two steps, next to each other that none before it has."""
     known = set()
     for number in numbers:
         recording = _Recording(number)
-        _chain(recording, 4)
+        _chain(recording, 4, shapes)
         found = {*itertools.pairwise(recording.chosen)} - known
         if found:
             known |= found

@@ -173,7 +173,11 @@ def test_random_chains_in_threads_and_processes(number):
 
 
 @pytest.mark.parametrize(
-    "number", [*range(3000, 3012), *(pytest.param(k, marks=pytest.mark.full) for k in range(3012, 3400))]
+    "number",
+    [
+        *range(3000, 3012),
+        *(pytest.param(k, marks=pytest.mark.full) for k in with_new_neighbours(range(3012, 3400), KEEPING)),
+    ],
 )
 def test_random_chains_that_keep_something_are_the_same_in_whole_passes_and_resumed(number):
     def chain(number):
