@@ -85,6 +85,43 @@ def test_an_input_of_which_each_pass_takes_as_many_is_read_by_index_if_it_is_end
         assert df.asked == [(2, stream)]
 
 
+class WithoutOrder(Recorded):
+    _df_reproducible = False
+
+
+def test_an_input_whose_passes_have_no_order_is_read_by_index_unless_it_is_endless():
+    df = WithoutOrder(endless=False)
+    stream = root_stream(df)
+    assert list(indexing.pass_from(df, 2, 5, stream)) == [[0], [1]]
+    assert df.asked[0] == stream.begin and df.asked[1] == ([[6, 7, 8]], stream)
+    df = WithoutOrder(endless=True)
+    assert list(indexing.pass_from(df, 2, None, stream)) == [[2]]
+    assert df.asked == [(2, stream)]
+
+
+class Weighted(Recorded):
+    """Has a mixture below, with these weights."""
+
+    weights = "1 and 2"
+
+    def _df_weights(self):
+        return (self.weights,)
+
+
+@pytest.mark.parametrize("endless", [False, True])
+def test_passes_that_are_read_by_index_cannot_continue_with_other_weights(endless):
+    df = Weighted(endless=endless)
+    stream = root_stream(df)
+
+    def read(p):
+        return list(indexing.pass_from(df, p, 5, stream) if endless else indexing.pass_by_index(df, p, stream))
+
+    assert read(0) == read(1) == [[0], [1]]
+    df.weights = "2 and 1"
+    with pytest.raises(ValueError, match=r"^MixData: weights were 1 and 2 when .* and are 2 and 1 now"):
+        read(2)
+
+
 def test_passes_of_an_endless_input_continue_one_another_and_those_of_another_are_its_own():
     ds = DataFromList([[k] for k in range(3)], shuffle=False)
     endless = RepeatedData(ds, -1)
