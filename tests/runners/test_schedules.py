@@ -967,6 +967,15 @@ def test_passes_are_numbered_and_described_even_for_a_queue_without_room():
     assert not schedule.lost(0, WorkerDied("no tasks of its own"))
 
 
+def test_passes_are_numbered_on_after_those_of_the_schedule_before():
+    numbers = itertools.count()
+    first, second = OnePass(FakeTaskQueue(), numbers), OnePass(FakeTaskQueue(), numbers)
+    for p in range(2):
+        first.begin_pass(p)
+    second.begin_pass(0)
+    assert second.task_queue.slots[0].encoded[0][0] == 2
+
+
 def test_what_nodes_keep_goes_with_the_pass_and_comes_back_at_its_end_only():
     nodes = [KeptInWorker(), KeptInWorker()]
     nodes[1].reported, nodes[1].is_due = {"n": 1}, True
