@@ -1098,6 +1098,17 @@ def test_a_worker_elsewhere_may_have_died_in_a_later_task_that_it_was_given():
     assert drained(schedule) == [[0, 1], [2], [4, 5]]
 
 
+def test_an_end_that_is_explained_explains_no_end_of_another_worker():
+    schedule = MapTasks(FakeTaskQueue(), 2, 4, ordered=True, continues=False, per_task=2, length=4)
+    fill(schedule, range(4))
+    for worker in range(2):
+        schedule.task_queue.take(worker, worker)
+        assert schedule.ended(worker, ItemEnd("died"), None, sent_all=False) is None
+        schedule.replaced(worker)
+    items = [dies(schedule, number) for number in numbers_asked(schedule)]
+    assert [(item.position, item.explained, len(item.ends)) for item in items] == [(0, 1, 1), (2, 1, 1)]
+
+
 def test_where_it_is_known_what_a_worker_made_the_rest_is_done_in_few_parts():
     schedule = one_task(9)
     assert dies(schedule, 0, 4).position == 4
