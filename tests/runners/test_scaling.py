@@ -231,6 +231,11 @@ def test_a_trial_whose_number_was_limited_to_the_one_before_has_not_failed():
         count.next(load_of())
     count.next(load_of())
     assert count.reason == "the consumer waits, and there are free cores"
+    assert count.next(load_of(waiting=0.9, busy=1.0, idle=9.0)) == 1  # the next trial is not put off
+
+
+def test_workers_of_which_nothing_has_come_in_an_interval_become_more_at_once():
+    assert begun(2, 4).next(load_of(datapoints=0)) == 4
 
 
 def test_each_trial_that_fails_doubles_the_number_of_intervals_until_the_next():
