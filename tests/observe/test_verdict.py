@@ -525,6 +525,7 @@ def test_the_bottleneck_is_named(name):
         (flow(runner(workers(1, busy=1.0), waiting=0.75), above=0.0), "would run 4.0 times as fast."),
         (flow(runner(workers(1, busy=1.0), waiting=0.5), above=0.25), "would run 4.0 times as fast."),
         (flow(runner(workers(1, busy=1.0), waiting=0.01), above=0.0), "would hardly run faster."),
+        (flow(runner(BUSY, waiting_seconds=1.0, working_seconds=20.0), above=0.0), "would run 1.1 times as fast."),
         (flow(runner(workers(1, busy=1.0), waiting=0.01)), "would run at least 1.0 times as fast."),
         (flow(runner(workers(1, busy=1.0), waiting=1.0), above=0.0), "would run more than 100 times as fast."),
         (flow(runner(workers(1, busy=1.0), waiting=1.0), above=0.5), "would run more than 100 times as fast."),
@@ -555,6 +556,14 @@ def test_the_ceiling_is_a_lower_bound_if_another_runner_was_not_measured_with_th
     ):
         runners = (replace(first.runners[0], reads_input=reads_input), other)
         assert f"would run {bound}2.0 times" in ceiling_of(replace(first, runners=runners))
+
+
+def test_a_loop_that_has_no_processor_for_a_quarter_of_its_time_is_told_so():
+    for delayed, is_told in ((0.5, True), (0.49, False)):
+        made = runner(BUSY, working_seconds=2.0, consumer_delayed_seconds=delayed)
+        verdict = verdict_of(flow(made))
+        assert verdict.bottleneck == "consumer"
+        assert ("For 25% of its own time your loop is ready to run, and has no processor" in verdict.text) is is_told
 
 
 def test_a_node_below_the_runner_is_not_above_it():
