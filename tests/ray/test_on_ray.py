@@ -65,7 +65,7 @@ def test_strict_passes_are_those_of_the_flow_itself():
         assert df[5000:5010] == alone[5000:5010]
 
 
-@pytest.mark.full  # quick is test_runner.py::test_workers_have_the_random_numbers_of_workers_of_this_machine
+@pytest.mark.full  # quick is test_ray_runners.py::test_workers_have_the_random_numbers_of_workers_of_this_machine
 def test_the_mixture_has_the_random_numbers_of_workers_of_this_machine():
     dataflow.seed(2)
     found = {}
@@ -204,14 +204,14 @@ def test_nothing_piles_up_while_the_consumer_does_something_else(cluster):
         del it
 
 
-@pytest.mark.full  # quick is test_runner.py::test_a_loop_goes_on_where_the_last_one_was_left
+@pytest.mark.full  # quick is test_ray_runners.py::test_a_loop_goes_on_where_the_last_one_was_left
 def test_a_loop_goes_on_where_the_last_one_was_left():
     with remote(Forever()) as df:
         assert list(itertools.islice(df, 100)) == [[k] for k in range(100)]
         assert list(itertools.islice(df, 100)) == [[k] for k in range(100, 200)]
 
 
-@pytest.mark.full  # quick is test_runner.py::test_actors_send_their_counters_with_their_replies
+@pytest.mark.full  # quick is test_ray_runners.py::test_actors_send_their_counters_with_their_replies
 def test_actors_send_their_counters_with_their_replies():
     with remote(chain(3000), 2, strict=True) as df:
         list(df)

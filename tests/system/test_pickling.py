@@ -471,3 +471,17 @@ def test_a_datapoint_that_cannot_be_sent_is_told_in_few_lines(by_worker):
 
 def test_keys_name_the_process():
     assert f"{os.getpid()}." in repr(dumps(lambda: 0))
+
+
+def test_what_only_lives_here_travels_by_value():
+    factor = 3
+    assert pickle.loads(dumps(lambda k: k * factor))(2) == 6
+
+
+@pytest.mark.parametrize("value", [bytes(1000), np.zeros(1000), list(range(10_000)), [np.zeros(4)] * 3 + ["x" * 2000]])
+def test_what_is_too_large_is_found_out_early(value):
+    assert pickle.loads(dumps(value, max_bytes=100_000)) is not None
+    with pytest.raises(OverflowError, match="too large"):
+        dumps(value, max_bytes=900)
+    small = dumps([1, 2], max_bytes=900)
+    assert pickle.loads(small) == [1, 2]

@@ -4,6 +4,7 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import pickle
 import platform
 import random
 import resource
@@ -19,9 +20,10 @@ import numpy as np
 import psutil
 import pytest
 
+from dataflow.errors import NotPicklable
 from dataflow.system.descriptors import pipe
 from dataflow.system.worker_info import worker_info, worker_info_of
-from dataflow.system.worker_process import ProcessWorker, keep_freed_memory
+from dataflow.system.worker_process import Payload, ProcessWorker, keep_freed_memory
 from tests.support.fakes import METHODS
 from tests.support.waits import LIMIT, wait_until
 
@@ -497,3 +499,8 @@ if __name__ == "__main__":
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="older Pythons do nothing that could fail once the server runs")
 def test_a_fork_server_that_could_not_be_told_its_key_ends(tmp_path):
     assert printed(REFUSED, tmp_path).splitlines() == ["True True", "[[1]]"]
+
+
+def test_what_cannot_be_sent_is_named_with_the_cure():
+    with pytest.raises(NotPicklable, match=r"lock.*cannot be sent to a worker process.*context=\"fork\""):
+        pickle.dumps(Payload(threading.Lock()))
