@@ -318,7 +318,7 @@ class ProcessWorker(Worker):
                 self._process.kill()
 
     def leave_behind(self) -> None:
-        """Forget it although it has not ended: `multiprocessing` will not wait for it at exit."""
+        """Let `multiprocessing` not wait for it at exit, whether it has ended or not."""
         if self._process is not None:
             self._process.join = _join_nothing  # type: ignore[method-assign]
 
@@ -330,6 +330,9 @@ class ProcessWorker(Worker):
         if self._lifeline is not None:
             self._lifeline.close()
         if self._process is not None and exitcode is not None:
+            # At exit, `multiprocessing` joins the processes that it has listed. Another thread may release one of them
+            # meanwhile, and a closed process raises there.
+            self.leave_behind()
             self._process.close()
 
 

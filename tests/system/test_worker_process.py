@@ -189,6 +189,14 @@ def test_the_code_of_an_exit_is_known():
     worker.release()
 
 
+def test_a_released_worker_may_be_joined_by_the_exit_of_multiprocessing():
+    worker = start("fork", leave)
+    (listed,) = [process for process in multiprocessing.active_children() if process.pid == worker.pid]
+    assert worker.join(LIMIT)
+    worker.release()  # as another thread may do, while the main one joins all that it has listed
+    listed.join()
+
+
 def test_a_worker_may_have_children_of_its_own():
     assert reported("fork", _grandchild) == "'13'"
 
