@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from dataflow.errors import FileDamaged
 from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, runs, starts_of
-from dataflow.formats.positional import PositionalFile, UrlFile, open_positional
+from dataflow.formats.positional import OpenFiles, PositionalFile
 from dataflow.protocol.base import T_co
 from dataflow.protocol.failures import Budget
 from dataflow.system.descriptors import closed_on_error
+from dataflow.system.urls import is_url
 from dataflow.transforms.mapping import MapData
 
 __all__ = ["JSONLinesData", "LinesData", "finite"]
@@ -157,21 +158,20 @@ class LinesData(FilesData):
 
     def _df_open_reader(self) -> _LinesReader:
         with closed_on_error():
-            files = [self._open(path) for path in self.paths]
-            key = tuple(
-                (path, str(file)) if isinstance(file, Exception) else (path, *file.identity)
-                for path, file in zip(self.paths, files, strict=True)
-            )
-            indexes = self._df_indexes.get(key, partial(_find_lines, files, self._skip))
-            return _LinesReader(self.paths, files, indexes)
+            files = OpenFiles(self.paths)
+            states = [self._state_of(files, number) for number in range(len(self.paths))]
+            key = tuple((path, *state) for path, state in zip(self.paths, states, strict=True))
+            num_bytes = sum(int(state[0]) for state in states)
+            find = partial(_find_lines, files, len(self.paths), num_bytes, self._skip)
+            return _LinesReader(self.paths, files, self._df_indexes.get(key, find))
 
-    def _open(self, path: str) -> PositionalFile | Exception:
+    def _state_of(self, files: OpenFiles, number: int) -> list[int | str]:
         try:
-            return open_positional(path)
+            return files.open(number).identity
         except FileNotFoundError as error:
             if not self._skip:
                 raise
-            return copy.copy(error)
+            return [0, str(error)]
 
 
 class _Lines(NamedTuple):
@@ -193,9 +193,7 @@ class _Lines(NamedTuple):
 class _LinesReader:
     """Open files."""
 
-    def __init__(
-        self, paths: Sequence[str], files: Sequence[PositionalFile | Exception], indexes: Sequence[_Lines]
-    ) -> None:
+    def __init__(self, paths: Sequence[str], files: OpenFiles, indexes: Sequence[_Lines]) -> None:
         self._paths = paths
         self._files = files
         self._indexes = indexes
@@ -205,25 +203,23 @@ class _LinesReader:
         return int(self._starts[-1])
 
     def close(self) -> None:
-        for file in self._files:
-            if not isinstance(file, Exception):
-                file.close()
+        self._files.close()
 
     def read(self, positions: Positions) -> Iterator[list[Any]]:
         for number, inside in by_part(self._starts, positions):
             yield from self._read_file(number, inside)
 
     def _read_file(self, number: int, positions: Positions) -> Iterator[list[Any]]:
-        path, file, lines = self._paths[number], self._files[number], self._indexes[number]
-        if lines.error is not None or isinstance(file, Exception):
+        path, lines = self._paths[number], self._indexes[number]
+        if lines.error is not None:
             yield from ([path, 1, 0, lines.error] for _ in positions)
             return
-        at_once = _AT_ONCE_FROM_URL if isinstance(file, UrlFile) else _AT_ONCE
-        for first, end in runs(positions, max(1, at_once * len(lines.begins) // max(1, file.size))):
+        at_once = _AT_ONCE_FROM_URL if is_url(path) else _AT_ONCE
+        for first, end in runs(positions, max(1, at_once * len(lines.begins) // max(1, int(lines.ends[-1])))):
             begins, ends = lines.begins[first:end].tolist(), lines.ends[first:end].tolist()
             base, numbers = begins[0], lines.numbers(first, end)
             try:
-                text = bytes(file.read(base, ends[-1] - base, f"line {numbers[0]}"))
+                text = bytes(self._files.read(number, base, ends[-1] - base, f"line {numbers[0]}"))
             except (OSError, FileDamaged) as error:
                 for line, begin in zip(numbers, begins, strict=True):
                     yield [path, line, begin, error]
@@ -232,16 +228,15 @@ class _LinesReader:
                 yield [path, line, begin, text[begin - base : after - base]]
 
 
-def _find_lines(files: Sequence[PositionalFile | Exception], skip: bool) -> list[_Lines]:
+def _find_lines(files: OpenFiles, num: int, num_bytes: int, skip: bool) -> list[_Lines]:
     from dataflow.observe.progress import Bar
 
-    total = sum(0 if isinstance(file, Exception) else file.size for file in files)
     found = []
-    with Bar(total=total, unit="B", unit_scale=True, delay=1, desc="lines") as bar:
-        for file in files:
+    with Bar(total=num_bytes, unit="B", unit_scale=True, delay=1, desc="lines") as bar:
+        for number in range(num):
             try:
-                found.append(_unreadable(file) if isinstance(file, Exception) else _lines_of(file, bar.update))
-            except ValueError as error:  # it is compressed
+                found.append(_lines_of(files.open(number), bar.update))
+            except (FileNotFoundError, ValueError) as error:  # it is missing, or compressed
                 if not skip:
                     raise
                 found.append(_unreadable(copy.copy(error)))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import IO, Any
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import IO, Any, Final
 
 import numpy as np
 
@@ -13,7 +15,9 @@ from dataflow.formats.checksums import file_damaged
 from dataflow.system.descriptors import Descriptor
 from dataflow.system.urls import change_of, filesystem_of, info_of, is_url, reporting_url, require_copy, require_end
 
-__all__ = ["PositionalFile", "UrlFile", "open_positional"]
+__all__ = ["OpenFiles", "PositionalFile", "UrlFile", "open_positional"]
+
+_MAX_OPEN: Final = 64  # files, of one source
 
 
 def open_positional(path: str) -> PositionalFile:
@@ -177,6 +181,69 @@ class UrlFile(PositionalFile):
         self._closed = True
         if self._copy is not None:
             self._copy.close()
+
+
+class OpenFiles:
+    """The files of one source, each opened when it is first read: many sources have more than a process may have open.
+
+    Of files on this machine, those read last stay open; one that was closed, and has changed when it is opened again,
+    is refused. URLs stay open, since they need no descriptor. `read` may be called by any thread.
+
+    Args:
+        paths: The files, or URLs.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+        self._lock = threading.Lock()
+        self._open: OrderedDict[int, PositionalFile] = OrderedDict()  # files on this machine, the last one read last
+        self._urls: dict[int, UrlFile] = {}
+        self._identities: dict[int, list[int | str]] = {}  # of files that were open before
+        self._is_closed = False
+
+    def read(self, number: int, offset: int, size: int, place: str = "") -> Any:
+        """Return `size` bytes of the file `number`, as `PositionalFile.read` does.
+
+        Raises:
+            FileDamaged: The file ends before, or has changed.
+            OSError: It cannot be opened, or read.
+        """
+        with self._lock:
+            file = self.open(number)
+            if len(self._paths) > _MAX_OPEN:  # another thread would close it
+                return file.read(offset, size, place)
+        return file.read(offset, size, place)
+
+    def open(self, number: int) -> PositionalFile:
+        """Return the file `number`, which stays open until others are opened. For one thread only."""
+        if self._is_closed:
+            raise DataFlowTerminated(f"{self._paths[number]} was closed while it was being read")
+        if (url := self._urls.get(number)) is not None:
+            return url
+        file = self._open.get(number)
+        if file is None:
+            file = open_positional(self._paths[number])
+            if isinstance(file, UrlFile):
+                self._urls[number] = file
+                return file
+            self._open[number] = file
+            while len(self._open) > _MAX_OPEN:
+                self._open.popitem(last=False)[1].close()
+            if self._identities.setdefault(number, file.identity) != file.identity:
+                raise FileDamaged(
+                    f"{file.path} has changed since it was opened: call close() to read it anew", path=file.path
+                )
+        self._open.move_to_end(number)
+        return file
+
+    def close(self) -> None:
+        """Close all files. Idempotent."""
+        with self._lock:
+            self._is_closed = True
+            while self._open:
+                self._open.popitem()[1].close()
+            while self._urls:
+                self._urls.popitem()[1].close()
 
 
 _PIECE = 1 << 20  # bytes that are copied at a time

@@ -19,10 +19,8 @@ import logging
 import os
 import re
 import tarfile
-import threading
 import zlib
 from array import array
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -38,7 +36,7 @@ from dataflow.formats.index_files import Offsets, read_index, write_index
 from dataflow.formats.json_lines import finite
 from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, runs, starts_of
 from dataflow.formats.npy import array_of
-from dataflow.formats.positional import PositionalFile, UrlFile, open_positional
+from dataflow.formats.positional import OpenFiles, PositionalFile, UrlFile
 from dataflow.protocol.failures import Budget
 from dataflow.protocol.parameters import flag
 from dataflow.protocol.seeding import Table
@@ -55,7 +53,6 @@ _END = bytes(_BLOCK)
 _WINDOW = 1 << 14  # bytes that are read at a time for an index
 _AT_ONCE = 1 << 18  # bytes of neighbouring samples that are read together
 _FROM_URL = 1 << 22  # both for a URL, where each request takes long
-_MAX_OPEN = 64  # shards
 _MAX_SPARSE = 1 << 28  # bytes of a sparse file with its holes, which take none in the shard
 _GZIP = b"\x1f\x8b"
 _META = re.compile(r"__[^/]*__($|/)")  # names of files that belong to no sample
@@ -275,12 +272,11 @@ class _Shard(NamedTuple):
 
 
 class _ShardsReader:
-    """Shards, of which those read last are open."""
+    """Open shards."""
 
     def __init__(self, paths: Sequence[str], keep_index: bool, indexes: Table) -> None:
         self._paths = paths
-        self._lock = threading.Lock()  # one thread at a time reads: a file that was read long ago is closed
-        self._open: OrderedDict[int, PositionalFile] = OrderedDict()
+        self._files = OpenFiles(paths)
         with closed_on_error():
             key = tuple(map(self._identity, range(len(paths))))
             self._shards: list[_Shard] = indexes.get(key, partial(self._find_samples, keep_index))
@@ -290,9 +286,7 @@ class _ShardsReader:
         return int(self._starts[-1])
 
     def close(self) -> None:
-        with self._lock:
-            while self._open:
-                self._open.popitem()[1].close()
+        self._files.close()
 
     def read(self, positions: Positions) -> Iterator[list[Any]]:
         for number, inside in by_part(self._starts, positions):
@@ -316,8 +310,7 @@ class _ShardsReader:
         path, shard = self._paths[number], self._shards[number]
         base = int(shard.begins[first])
         try:
-            with self._lock:
-                data = memoryview(self._file(number).read(base, int(shard.ends[end - 1]) - base))
+            data = memoryview(self._files.read(number, base, int(shard.ends[end - 1]) - base))
         except (OSError, FileDamaged) as error:
             yield from ([path, 0, error, None] for _ in range(first, end))
             return
@@ -326,21 +319,13 @@ class _ShardsReader:
         for begin, after, summed in zip(begins, ends, sums, strict=True):
             yield [path, begin, data[begin - base : after - base], summed]
 
-    def _file(self, number: int) -> PositionalFile:
-        if number not in self._open:
-            self._open[number] = open_positional(self._paths[number])
-            while len(self._open) > _MAX_OPEN:
-                self._open.popitem(last=False)[1].close()
-        self._open.move_to_end(number)
-        return self._open[number]
-
     def _identity(self, number: int) -> tuple[Any, ...]:
         path = self._paths[number]
         if not is_url(path):
             status = os.stat(path)
             return path, status.st_size, status.st_mtime_ns
         try:
-            return path, *self._file(number).identity
+            return path, *self._files.open(number).identity
         except OSError as error:
             return path, str(error)
 
@@ -364,7 +349,7 @@ class _ShardsReader:
         sums = array("Q") if keep_index else None
         error: Exception | None = None
         try:
-            file = self._file(number)
+            file = self._files.open(number)
             kept = read_index(file, _KIND)
             if kept is not None and _fits(file, kept):
                 begins_kept, ends_kept, sums_kept = kept.reshape(3, -1)

@@ -1,6 +1,7 @@
 """JSON Lines files: which lines are datapoints, and which line is invalid."""
 
 import json
+import os
 import pickle
 
 import pytest
@@ -33,6 +34,17 @@ def test_every_line_is_a_datapoint(path):
     with JSONLinesData(path) as df:
         assert len(df) == 12 and list(df) == ROWS and df[13] == ROWS[1]
     check_node(lambda: JSONLinesData(path, shuffle=True), source=True)
+
+
+def test_a_folder_may_have_more_files_than_a_process_may_open(tmp_path, monkeypatch):
+    monkeypatch.setattr("dataflow.formats.positional._MAX_OPEN", 2)
+    for k in range(5):
+        write(tmp_path / f"{k}.jsonl", lines([{"n": 2 * k}, {"n": 2 * k + 1}]))
+    num_before = len(os.listdir("/dev/fd"))
+    with JSONLinesData(tmp_path) as df:
+        assert [dp["n"] for dp in df] == [*range(10)]
+        assert [df[k]["n"] for k in (9, 0, 5, 1)] == [9, 0, 5, 1]
+        assert len(os.listdir("/dev/fd")) == num_before + 2
 
 
 BOM = b"\xef\xbb\xbf"

@@ -1,11 +1,13 @@
 """Files that are read at any position: bounds, files that change, and URLs without a size."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from dataflow.errors import DataFlowTerminated, FileDamaged
-from dataflow.formats.positional import PositionalFile, UrlFile
+from dataflow.formats.positional import OpenFiles, PositionalFile, UrlFile
+from tests.support.threads import switching_often
 
 DATA = bytes(range(100))
 
@@ -70,3 +72,56 @@ def test_a_url_that_was_closed_is_not_read(system):
     file.close()
     with pytest.raises(DataFlowTerminated, match="was closed"):
         file.read(10, 5)
+
+
+@pytest.fixture
+def paths(tmp_path, monkeypatch):
+    monkeypatch.setattr("dataflow.formats.positional._MAX_OPEN", 2)
+    paths = [tmp_path / str(k) for k in range(4)]
+    for k, path in enumerate(paths):
+        path.write_bytes(bytes([k] * 10))
+    return list(map(str, paths))
+
+
+def test_of_many_files_those_read_last_are_open(paths):
+    num_before = len(os.listdir("/dev/fd"))
+    files = OpenFiles(paths)
+    for k in (0, 1, 2, 3, 0, 2):
+        assert bytes(files.read(k, 4, 3)) == bytes([k] * 3)
+        assert len(os.listdir("/dev/fd")) <= num_before + 2
+    assert files.open(2) is files.open(2)
+    files.close()
+    assert len(os.listdir("/dev/fd")) == num_before
+    with pytest.raises(DataFlowTerminated, match="was closed while it was being read"):
+        files.read(2, 0, 1)
+
+
+def test_a_file_that_has_changed_before_it_is_opened_again_is_refused(paths):
+    files = OpenFiles(paths)
+    files.read(0, 0, 1), files.read(1, 0, 1), files.read(2, 0, 1)
+    with open(paths[0], "wb") as file:
+        file.write(bytes(10))
+    os.utime(paths[0], (1, 1))
+    with pytest.raises(FileDamaged, match=r"0 has changed since it was opened: call close\(\)"):
+        files.read(0, 0, 1)
+    files.close()
+
+
+def test_urls_stay_open(system, paths):
+    files = OpenFiles(["memory://positional", *paths])
+    first = files.open(0)
+    for k in range(1, 5):
+        files.read(k, 0, 1)
+    assert files.open(0) is first and bytes(files.read(0, 10, 5)) == DATA[10:15]
+    files.close()
+
+
+def test_threads_read_while_files_are_closed(paths):
+    files = OpenFiles(paths)
+
+    def read(first):
+        return all(bytes(files.read((first + k) % 4, 0, 10)) == bytes([(first + k) % 4] * 10) for k in range(200))
+
+    with switching_often(), ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(read, range(4)))
+    files.close()

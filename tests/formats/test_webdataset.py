@@ -157,10 +157,11 @@ def test_strict_workers_give_the_same_as_one_process(method, shards):
 
 
 def test_many_shards_are_open_one_after_the_other(shards, monkeypatch):
-    monkeypatch.setattr("dataflow.formats.webdataset._MAX_OPEN", 1)
+    monkeypatch.setattr("dataflow.formats.positional._MAX_OPEN", 1)
+    num_before = len(os.listdir("/dev/fd"))
     with WebDatasetData(shards, shuffle=True) as df:
         assert len(set(keys(df))) == NUM
-        assert len(df.ds.reader()._open) == 1
+        assert len(os.listdir("/dev/fd")) == num_before + 1
 
 
 # -- the index ---------------------------------------------------------------------------------------------------------
