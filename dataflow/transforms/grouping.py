@@ -334,12 +334,13 @@ def _has_changed(noted: _Noted) -> bool:
 def _held(part: Any) -> Any:
     """What a part holds now: arrays and bytes as bytes, all else by the identity of its elements.
 
-    A list that is used again may hold an equal number by chance.
+    A list that is used again may hold an equal number by chance. The elements are held, so that no other object gets
+    the place of one in memory.
     """
     if isinstance(part, list):
         return list(part)
     if isinstance(part, np.ndarray):
-        return part.tobytes()
+        return list(part.flat) if part.dtype == object else part.tobytes()
     if isinstance(part, dict):
         return [*part, *part.values()]
     return list(part) if isinstance(part, deque) else _bytes_of(part)

@@ -445,3 +445,25 @@ class OneBuffer(DataFlow):
 def test_the_contract_finds_a_source_that_uses_memory_again():
     with pytest.raises(AssertionError, match="datapoints share memory that is reused"):
         check_node(OneBuffer, source=True, addressable=False)
+
+
+class Item:
+    def __init__(self, number):
+        self.number = number
+
+
+def of_objects():
+    """An own array for each datapoint of the first batch, then one that is emptied, so that memory comes again."""
+    for k in range(12):
+        if k < 5:
+            array = np.empty(1, object)
+        array[0] = None
+        array[0] = Item(k)
+        yield [array]
+
+
+def test_an_object_in_the_memory_of_one_that_is_gone_is_another_one():
+    batches = iter(BatchData(DataFromGenerator(of_objects), 4))
+    assert [item.number for item in next(batches)[0].flat] == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="datapoint 0 of a batch has changed while the batch was made"):
+        next(batches)
