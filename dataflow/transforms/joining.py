@@ -49,11 +49,21 @@ class SeveralInputs(DataFlow[T_co]):
 def interleave(
     flows: Sequence[DataFlow], streams: Sequence[Stream], numbers: Indexes, indexes: Indexes
 ) -> Iterator[Any]:
-    """For each `k`, the datapoint at ``indexes[k]`` of the flow ``numbers[k]``."""
+    """For each `k`, the datapoint at ``indexes[k]`` of the flow ``numbers[k]``.
+
+    Raises:
+        RuntimeError: A flow yields fewer than it was asked for; names its class.
+    """
     parts = (
-        ds._df_at([indexes[numbers == j]], stream) for j, (ds, stream) in enumerate(zip(flows, streams, strict=True))
+        chain(ds._df_at([indexes[numbers == j]], stream), _too_few(ds))
+        for j, (ds, stream) in enumerate(zip(flows, streams, strict=True))
     )
     return take_in_turn(numbers.tolist(), parts, any(ds._df_waits for ds in flows))
+
+
+def _too_few(ds: DataFlow) -> Iterator[Any]:
+    raise RuntimeError(f"{type(ds).__name__} has yielded fewer datapoints than it was asked for by index")
+    yield
 
 
 def take_in_turn(

@@ -13,9 +13,22 @@ from dataflow.transforms.joining import ConcatData, JoinData
 from dataflow.transforms.mapping import MapData
 from dataflow.transforms.repeating import RepeatedData
 from dataflow.transforms.selecting import FlattenData
-from dataflow.transforms.shuffling import LocallyShuffleData
+from dataflow.transforms.shuffling import LocallyShuffleData, ShuffleData
 from tests.support.contract import OldStyle, seeded
 from tests.support.flows import listed, overtaking
+
+
+class Short(DataFromList):
+    """Yields fewer datapoints than it is asked for."""
+
+    def _df_at(self, blocks, stream):
+        return itertools.islice(super()._df_at(blocks, stream), 2)
+
+
+def test_an_input_that_yields_too_few_by_index_does_not_end_the_pass():
+    df = ConcatData([Short([[k] for k in range(4)], shuffle=False), numbers(4, 10)])
+    with pytest.raises(RuntimeError, match="Short has yielded fewer datapoints than it was asked for"):
+        list(ShuffleData(df))
 
 
 def numbers(n, start=0):
