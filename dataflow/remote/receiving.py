@@ -111,7 +111,7 @@ class RemoteDataZMQ(Source[T_co]):
         `RemoteDataZMQ` of tensorpack.dataflow.
     """
 
-    _df_run_settings = frozenset({"_options", "bind", "curve", "heartbeat", "hwm", "hwm_bytes", "insecure", "timeout"})
+    _df_run_settings = frozenset({"bind", "curve", "heartbeat", "hwm", "hwm_bytes", "insecure", "timeout"})
     _df_reproducible = False
     _df_continues = True
 
@@ -141,15 +141,19 @@ class RemoteDataZMQ(Source[T_co]):
         self.timeout = timeout
         self.curve = curve
         self.insecure = flag(_OWNER, "insecure", insecure)
-        self._options = check_options(
+        self._options()  # raises
+
+    def _options(self) -> PeerOptions:
+        """The options as they are now: the user may assign them before the socket is opened."""
+        return check_options(
             type(self).__name__,
-            (addr1,) if addr2 is None else (addr1, addr2),
+            (self.addr1,) if self.addr2 is None else (self.addr1, self.addr2),
             bind=self.bind,
-            hwm=hwm,
-            hwm_bytes=hwm_bytes,
-            heartbeat=heartbeat,
-            timeout=timeout,
-            curve=curve,
+            hwm=self.hwm,
+            hwm_bytes=self.hwm_bytes,
+            heartbeat=self.heartbeat,
+            timeout=self.timeout,
+            curve=self.curve,
             insecure=self.insecure,
         )
 
@@ -174,9 +178,10 @@ class RemoteDataZMQ(Source[T_co]):
             receiver = state.resource
             if isinstance(receiver, ReceivingSocket) and receiver.usable:
                 return receiver
-            keys = self._options.keys(RECEIVER)
+            options = self._options()
+            keys = options.keys(RECEIVER)
             state.own(self, None)  # the old one is closed before the new one takes its address
-            receiver = ReceivingSocket(self._options, self.num_senders, keys)
+            receiver = ReceivingSocket(options, self.num_senders, keys)
             state.own(self, receiver)
             state.metrics = receiver.figures
             return receiver

@@ -610,3 +610,14 @@ except BaseException as error:
         out, _ = process.communicate(timeout=LIMIT)
     kind = "KeyError" if how == "raise" else "DataFlowTerminated"
     assert out.splitlines() == [f"{kind} in the child"] * 3 + ["300"]
+
+
+def test_what_is_assigned_before_the_socket_is_opened_counts():
+    with RemoteDataZMQ(LOOPBACK, num_senders=1) as df:
+        df.addr1 = "tcp://127.0.0.2:*"
+        df.reset_state()
+        assert df.addresses[0].startswith("tcp://127.0.0.2:")
+        df.close()
+        df.addr1 = "tcp://0.0.0.0:*"
+        with pytest.raises(ValueError, match="RemoteDataZMQ"):  # as in the constructor
+            df.reset_state()
