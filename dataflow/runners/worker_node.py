@@ -493,9 +493,6 @@ class WorkerNode(ProxyDataFlow[T_co]):
             return self._df_at_in_consumer(blocks, stream)
         return pausing(self._at_in_workers(blocks, stream), self._df_waits)
 
-    def _df_origins(self, indexes: NDArray[np.int64], stream: Stream) -> NDArray[np.int64]:
-        return self.ds._df_origins(indexes, stream)
-
     def _at_in_workers(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         """The datapoints at these indexes, made by the workers if they can be asked."""
         checked, waits, blocks = False, self._df_waits, iter(blocks)

@@ -18,7 +18,7 @@ from dataflow.protocol.seeding import Rng, Stream
 from dataflow.protocol.state import state_of
 from dataflow.transforms.applying import Applied, AppliedToComponent, Place, RequestedBlocks, ToleratesFailures
 from dataflow.transforms.generators import SeededGlobals
-from dataflow.transforms.indexing import Indexes, order_by_index
+from dataflow.transforms.indexing import order_by_index
 
 __all__ = ["MapData", "MapDataComponent"]
 
@@ -91,12 +91,6 @@ class MapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         if not self.ds._df_endless:
             return self._number(p, p, stream)
         return state_of(self).continued.take(stream, partial(self._number, 0, p, stream), self)
-
-    def _df_num_below(self, num: int) -> int | None:
-        return num
-
-    def _df_origins(self, indexes: Indexes, stream: Stream) -> Indexes:
-        return self.ds._df_origins(indexes, stream)
 
     def _number(self, drawn_as: int, p: int, stream: Stream) -> Iterator[Any]:
         rngs = self._df_index_rngs(stream, None)

@@ -51,12 +51,6 @@ class SelectComponent(ProxyDataFlow[T_co]):
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return map(self._select, self.ds._df_at(blocks, stream))
 
-    def _df_num_below(self, num: int) -> int | None:
-        return num
-
-    def _df_origins(self, indexes: Indexes, stream: Stream) -> Indexes:
-        return self.ds._df_origins(indexes, stream)
-
     def _select(self, dp: Any) -> Any:
         return HOLE if dp is HOLE else selected(dp, self.idxs)
 

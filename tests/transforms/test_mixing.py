@@ -460,6 +460,10 @@ def test_positions_far_ahead_are_found_at_once():
     assert sorted(split(df[10**12 + 7 : 10**12 + 9])) == [(0, 8 * 10**11 + 6), (1, 2 * 10**11 + 1)]
 
 
+async def later(k):
+    return k
+
+
 def batches(ds, num):
     return BatchData(MapData(ds, lambda k: [k]), num)
 
@@ -474,8 +478,10 @@ def batches(ds, num):
         lambda ds: ShardData(batches(ds, 5), 1, 2),
         lambda ds: ShuffleData(FixedSizeData(ds, 400)),
         lambda ds: MultiThreadRunner(lambda: FixedSizeData(ds, 400), 5, 1, strict=True),
+        lambda ds: MultiThreadMapData(FixedSizeData(ds, 400), 2, str, strict=True),
+        lambda ds: AsyncMapData(ds, later),
     ],
-    ids=["itself", "cut", "batches", "batches of passes", "shards", "shuffled", "runner"],
+    ids=["itself", "cut", "batches", "batches of passes", "shards", "shuffled", "runner", "map", "async map"],
 )
 def test_a_state_is_loaded_if_schedules_agree_up_to_its_position(above):
     def make(schedule):

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow import (
+    AsyncMapData,
     BatchData,
     DataFromGenerator,
     DataFromList,
@@ -30,6 +31,7 @@ from dataflow import (
     ShapeMismatch,
     ShardData,
     ShuffleData,
+    TestDataSpeed,
 )
 from tests.support.contract import seeded
 
@@ -222,6 +224,10 @@ def doubled(tokens):
     return tokens * 2
 
 
+async def doubled_later(tokens):
+    return 2 * tokens
+
+
 def shifted(tokens, rng):
     return tokens + rng.integers(1000, dtype=np.int32)
 
@@ -236,6 +242,8 @@ REORDERED = {
     ),
     "repeated": lambda documents: RepeatedData(ShuffleData(DataFromList(documents)), 2),
     "thread map": lambda documents: MultiThreadMapData(DataFromList(documents), 2, doubled, strict=True),
+    "async map": lambda documents: AsyncMapData(ShuffleData(DataFromList(documents)), doubled_later),
+    "timed": lambda documents: TestDataSpeed(ShuffleData(DataFromList(documents)), 10),
 }
 
 
