@@ -80,15 +80,15 @@ def test_a_runner_stands_for_its_input():
 def test_a_rank_belongs_to_all_above_it_along_first_inputs():
     shard = ShardData(RepeatedData(numbers(), 2), 1, 3)
     assert (
-        shard._df_shard_ranks,
-        MapData(shard, list)._df_shard_ranks,
-        ShardData(MapData(shard, list), 0, 2)._df_shard_ranks,
+        shard._df_depth.ranks,
+        MapData(shard, list)._df_depth.ranks,
+        ShardData(MapData(shard, list), 0, 2)._df_depth.ranks,
     ) == (
         (),
         (1,),
         (1,),
     )
-    assert RandomMixData([numbers(), shard])._df_shard_ranks == ()
+    assert RandomMixData([numbers(), shard])._df_depth.ranks == ()
     assert ShardData(numbers(), 0, 1)._df_own_rank is None
     stream = Stream(1)
     above, below = ShuffleData(shard)._df_words(stream, 0), ShuffleData(shard.ds)._df_words(stream, 0)

@@ -45,7 +45,7 @@ from dataflow.protocol.passes import (
     running_code,
     running_passes,
 )
-from dataflow.protocol.seeding import IndexRngs, Rng, Spread, Stream, rng
+from dataflow.protocol.seeding import Depth, IndexRngs, Rng, Spread, Stream, rng
 from dataflow.protocol.state import Drops, state_of
 from dataflow.protocol.user_nodes import found_inputs, made_by_code, super_pass, tracked_reset, wrap_user_node
 
@@ -65,6 +65,7 @@ __all__ = [
     "T_co",
     "T_in",
     "close_flow",
+    "depth_above",
     "require_flow",
 ]
 
@@ -187,30 +188,15 @@ class DataFlow(GenericIn[T_co]):
     # -- random numbers ------------------------------------------------------------------------------------------------
 
     @property
-    def _df_level(self) -> int:
-        """Number of nodes below, along first inputs, that draw or join."""
+    def _df_depth(self) -> Depth:
+        """What is below this node, along first inputs."""
         first = self._df_first()
-        return 0 if first is None else first._df_level + (first._df_draws or first._df_joins)
-
-    @property
-    def _df_num_calling(self) -> int:
-        """Number of nodes below, along first inputs, that call the user's code."""
-        first = self._df_first()
-        return 0 if first is None else first._df_num_calling + first._df_calls
+        return Depth() if first is None else depth_above(first)
 
     @property
     def _df_joins(self) -> bool:
         """Whether this node has several inputs, each with a stream of its own."""
         return len(self._df_inputs) > 1
-
-    @property
-    def _df_shard_ranks(self) -> tuple[int, ...]:
-        """The ranks of the shards below, along first inputs."""
-        first = self._df_first()
-        if first is None:
-            return ()
-        below: tuple[int, ...] = first._df_shard_ranks
-        return below if first._df_own_rank is None else (*below, first._df_own_rank)
 
     def _df_spread(self, begin: int) -> Spread:
         """The positions of this node in the pass that shards below divide from `begin` on.
@@ -221,7 +207,7 @@ class DataFlow(GenericIn[T_co]):
         if self._df_keeps_order:
             spread: Spread = self._df_first()._df_spread(begin)
             return spread
-        return Spread(ranks=self._df_shard_ranks)
+        return Spread(ranks=self._df_depth.ranks)
 
     def _df_num_from(self, begin: int, *, longest: bool = False) -> int:
         """Datapoints of a pass that begins at position `begin` (`Stream.begin`): ``len(self)`` for 0.
@@ -240,7 +226,8 @@ class DataFlow(GenericIn[T_co]):
 
     def _df_words(self, stream: Stream, p: int, *, purpose: int = 0) -> tuple[int, ...]:
         """The key of this node's random numbers in pass `p`."""
-        return stream.words(self._df_level, p, root=self._df_own_root, purpose=purpose, ranks=self._df_shard_ranks)
+        level, _, ranks = self._df_depth
+        return stream.words(level, p, root=self._df_own_root, purpose=purpose, ranks=ranks)
 
     def _df_index_rngs(self, stream: Stream, n: int | None) -> IndexRngs:
         """The generators for this node's indexes, with `n` datapoints per pass; None for an endless flow.
@@ -249,7 +236,7 @@ class DataFlow(GenericIn[T_co]):
         generator of each index from it. `RandomMapData` uses it in this process, so both draw the same numbers.
         """
         first, stride, ranks = self._df_spread(stream.begin)
-        words = partial(stream.words, self._df_level, root=self._df_own_root, ranks=ranks)
+        words = partial(stream.words, self._df_depth.level, root=self._df_own_root, ranks=ranks)
         return IndexRngs(words, n, first, stride)
 
     # -- passes --------------------------------------------------------------------------------------------------------
@@ -790,6 +777,13 @@ def _attributes(node: DataFlow) -> dict[str, Any]:
     from dataflow.system.references import attributes_of  # imported when it is first used
 
     return dict(attributes_of(node))
+
+
+def depth_above(ds: DataFlow) -> Depth:
+    """The `Depth` of a node whose first input is `ds`."""
+    level, num_calling, ranks = ds._df_depth
+    own = () if ds._df_own_rank is None else (ds._df_own_rank,)
+    return Depth(level + (ds._df_draws or ds._df_joins), num_calling + ds._df_calls, (*ranks, *own))
 
 
 def close_flow(df: DataFlow) -> None:

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.errors import NotStorable
-from dataflow.protocol.base import DataFlow
+from dataflow.protocol.base import DataFlow, depth_above
 from dataflow.protocol.datapoint import as_number_or_array
 from dataflow.protocol.passes import known_length, promise, require_order, require_seed
 from dataflow.protocol.seeding import current_root
@@ -293,7 +293,7 @@ def _require_digestible(df: DataFlow, num: int | None, rank: int, world_size: in
         require_seed(df, "", "in each run", " in the module, or give --seed")
     if num is None and df._df_endless:
         raise ValueError(f"a pass of {type(df).__name__} never ends: say how many datapoints to digest, with --num")
-    ranks = df._df_shard_ranks if df._df_own_rank is None else (*df._df_shard_ranks, df._df_own_rank)
+    ranks = depth_above(df).ranks
     if ranks and world_size > 1 and ranks != (rank,):
         raise ValueError(f"the flow is the share of rank {ranks[0]}, and --rank says {rank}")
     promise(df, Promise("digest"))

@@ -128,8 +128,9 @@ class RunningCode:
         if found is None:
             self._num_begun += 1
             owner = self.df
+            level, num_calling, _ = owner._df_depth
             ranks = ((rank, 0) for rank in self._ranks)
-            stream = self.stream.at((owner._df_level, 0), (owner._df_num_calling, self._num_begun), *ranks)
+            stream = self.stream.at((level, 0), (num_calling, self._num_begun), *ranks)
             if stream.shared and stream.drawn:
                 _require_same_order(df)
             is_new = all(state_of(node).part(UserCode).made_in is self.token for node in walk(df, everywhere=True))
@@ -175,11 +176,11 @@ class RunningPass(RunningCode):
     """
 
     def __init__(self, df: Node, p: int, stream: Stream) -> None:
-        super().__init__(df, stream, df._df_shard_ranks)
+        level, _, ranks = df._df_depth
+        super().__init__(df, stream, ranks)
         self._p = p
         self.rng: Rng | None = rng(df._df_words(stream, p, purpose=_USER)) if df._df_draws else None
         self.own = _NextPass(p, stream)  # for super().__iter__()
-        level = df._df_level
         self.inputs = {state_of(ds): _NextPass(p, stream.turn(level, j)) for j, ds in enumerate(df._df_inputs)}
 
     def _place(self, df: Any, stream: Stream, *, is_new: bool) -> _NextPass:
@@ -631,7 +632,7 @@ def assign_streams(df: Node, stream: Stream) -> None:
     state = state_of(df)
     state.stream, state.seeded = stream, current_root()
     if not df._df_remote_inputs:
-        level = df._df_level
+        level = df._df_depth.level
         for j, ds in enumerate(df._df_inputs):
             assign_streams(ds, stream.turn(level, j))
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from dataflow.protocol.parameters import whole_number
 
 __all__ = [
+    "Depth",
     "IndexRngs",
     "Positions",
     "Rng",
@@ -224,6 +225,14 @@ class Positions:
     def _references(self) -> tuple[int, int]:
         """Reference counts, read in one place, so that in every Python only references from elsewhere differ."""
         return sys.getrefcount(self._rng), sys.getrefcount(self._philox)
+
+
+class Depth(NamedTuple):
+    """What is below a node, along first inputs; the keys of its random numbers follow from it."""
+
+    level: int = 0  # nodes that draw or join
+    num_calling: int = 0  # nodes that call the user's code
+    ranks: tuple[int, ...] = ()  # of shards
 
 
 class Spread(NamedTuple):

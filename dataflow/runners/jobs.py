@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.protocol.base import Blocks, DataFlow, close_flow
+from dataflow.protocol.base import Blocks, DataFlow, close_flow, depth_above
 from dataflow.protocol.datapoint import stack
 from dataflow.protocol.kept import begin_anew, give, kept_by, require_found, restore, warn_of_changes
 from dataflow.protocol.passes import check_length, known_length, open_flow, promise
-from dataflow.protocol.seeding import Spread, Stream
+from dataflow.protocol.seeding import Depth, Spread, Stream
 from dataflow.protocol.state import Promise, state_of
 from dataflow.runners.rebatching import stacks_evenly
 from dataflow.system.native_threads import limit_threads_again
@@ -194,18 +194,13 @@ class TaskInput(DataFlow):
     """
 
     _df_indexed = True
-    _df_level: int = 0
-    _df_num_calling: int = 0
-    _df_shard_ranks: tuple[int, ...] = ()
+    _df_depth = Depth()
 
     def __init__(self, ds: DataFlow, length: int | None, begin: int = 0) -> None:
         self.datapoints: Sequence[Any] = ()
         self.length = length
-        self._df_level = ds._df_level + (ds._df_draws or ds._df_joins)
-        self._df_num_calling = ds._df_num_calling + ds._df_calls
+        self._df_depth = depth_above(ds)
         self._spread = ds._df_spread(begin)
-        own = () if ds._df_own_rank is None else (ds._df_own_rank,)
-        self._df_shard_ranks = (*ds._df_shard_ranks, *own)
 
     def _df_spread(self, begin: int) -> Spread:
         return self._spread

@@ -127,7 +127,7 @@ class Runner(WorkerNode[T_co]):
             kind = Address if self._df_by_index else WholePasses
             return [kind(ds, stream) for ds in flows]
         begun = state_of(self).begun
-        return [Produce(ds, stream.turn(self._df_level, k), begun) for k, ds in enumerate(flows)]
+        return [Produce(ds, stream.turn(self._df_depth.level, k), begun) for k, ds in enumerate(flows)]
 
     def _df_begin_anew(self, change: str) -> str:
         continuing = None if self._df_by_index else self.ds._df_continuing()

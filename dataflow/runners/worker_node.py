@@ -330,7 +330,7 @@ class WorkerNode(ProxyDataFlow[T_co]):
                 credit=links.credit.port(k),
                 window=window if memory is None else replace(window, max_queued=queued_bytes(memory) // n),
                 info=infos[k],
-                seed=(stream.root, *(word for pair in infos[k].path for word in pair), *self._df_shard_ranks),
+                seed=(stream.root, *(word for pair in infos[k].path for word in pair), *self._df_depth.ranks),
                 reseed=backend.own_process and current_root() is not None,
                 memory=None if memory is None else memory // n,
                 note=f"raised in worker {k} of {n} of {options.owner}",

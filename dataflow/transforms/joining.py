@@ -37,7 +37,7 @@ class SeveralInputs(DataFlow[T_co]):
 
     def _df_streams(self, stream: Stream) -> list[Stream]:
         """The stream of every input."""
-        level = self._df_level
+        level = self._df_depth.level
         return [stream.turn(level, j) for j in range(len(self.df_lists))]
 
     def _df_passes(self, p: int, stream: Stream) -> Iterator[Iterator[Any]]:

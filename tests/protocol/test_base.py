@@ -76,12 +76,12 @@ class Joined(DataFlow):
         return min(map(len, self.flows))
 
     def _df_run_pass(self, p, stream):
-        passes = [ds._df_run_pass(p, stream.turn(self._df_level, j)) for j, ds in enumerate(self.flows)]
+        passes = [ds._df_run_pass(p, stream.turn(self._df_depth.level, j)) for j, ds in enumerate(self.flows)]
         return ([value for dp in dps for value in dp] for dps in zip(*passes, strict=True))
 
     def _df_at(self, blocks, stream):
         copies = itertools.tee(blocks, len(self.flows))
-        views = [ds._df_at(copies[j], stream.turn(self._df_level, j)) for j, ds in enumerate(self.flows)]
+        views = [ds._df_at(copies[j], stream.turn(self._df_depth.level, j)) for j, ds in enumerate(self.flows)]
         return ([value for dp in dps for value in dp] for dps in zip(*views, strict=True))
 
 
@@ -281,10 +281,11 @@ def test_wrapping_changes_no_number():
 
 def test_a_level_counts_what_draws_or_joins_along_first_inputs():
     source = Shuffled()
-    assert [df._df_level for df in (source, ProxyDataFlow(source), ProxyDataFlow(ProxyDataFlow(source)))] == [0, 1, 1]
+    above = [ProxyDataFlow(source), ProxyDataFlow(ProxyDataFlow(source))]
+    assert [df._df_depth.level for df in (source, *above)] == [0, 1, 1]
     join = Joined(ProxyDataFlow(source), source)
-    assert (join._df_level, ProxyDataFlow(join)._df_level) == (1, 2)
-    assert ProxyDataFlow(Endless())._df_level == 0
+    assert (join._df_depth.level, ProxyDataFlow(join)._df_depth.level) == (1, 2)
+    assert ProxyDataFlow(Endless())._df_depth.level == 0
     assert not Joined(source)._df_joins
 
 

@@ -61,7 +61,7 @@ class Join(DataFlow):
         return self.flows
 
     def _df_run_pass(self, p, stream):
-        passes = [ds._df_run_pass(p, stream.turn(self._df_level, j)) for j, ds in enumerate(self.flows)]
+        passes = [ds._df_run_pass(p, stream.turn(self._df_depth.level, j)) for j, ds in enumerate(self.flows)]
         return map(list, zip(*passes, strict=True))
 
 
@@ -601,7 +601,7 @@ def test_a_random_proxy_works_in_both_orders_of_its_bases(bases):
 
     assert passes() == passes()
     assert len({number for dps in passes() for _, number in dps}) == 4
-    assert Through(Jitter(Passes()))._df_level == 1
+    assert Through(Jitter(Passes()))._df_depth.level == 1
 
 
 def test_a_flow_that_is_made_in_a_pass_is_shuffled_anew_in_every_pass():
