@@ -1,7 +1,10 @@
 """What the tests of formats share: one way to save and load each, and an equality that forgives nothing."""
 
+import io
 import os
 import struct
+import tarfile
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -88,3 +91,49 @@ def arrays_in(value: Any) -> list[Any]:
 
 def assert_same(found: Any, expected: Any) -> None:
     assert exact(found) == exact(expected)
+
+
+ROWS: dict[str, Any] = {
+    "image": np.arange(60.0).reshape(10, 2, 3),
+    "label": np.arange(10, dtype="i2"),
+    "name": np.array(list("abcdefghij")),
+}
+"""Columns of arrays, and `rows` are their rows."""
+
+
+def rows() -> list[dict[str, Any]]:
+    return [{key: column[k] for key, column in ROWS.items()} for k in range(10)]
+
+
+def members_of(path: Any) -> dict[str, bytes]:
+    """What the members of an archive contain, such as those of an npz file."""
+    with zipfile.ZipFile(path) as archive:
+        return {info.filename: archive.read(info) for info in archive.infolist()}
+
+
+def archived(path: Any, members: Any, compression: int = zipfile.ZIP_STORED) -> None:
+    """Write an archive of members, as a dict or as pairs."""
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for filename, content in members.items() if isinstance(members, dict) else members:
+            archive.writestr(filename, content)
+
+
+def npy(array: Any) -> bytes:
+    """The npy file of an array."""
+    with io.BytesIO() as file:
+        np.save(file, array)
+        return file.getvalue()
+
+
+def write_shard(path: Any, files: Any, form: int = tarfile.USTAR_FORMAT) -> str:
+    """Write a tar file, as a shard of WebDataset; `files` are pairs of a name and its content."""
+    with tarfile.open(path, "w", format=form) as tar:
+        for name, data in files:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return str(path)
+
+
+def opened(form: Format, path: str, *, shuffle: bool = False, **options: Any) -> DataFlow:
+    return form.load(path, shuffle=shuffle, **options)

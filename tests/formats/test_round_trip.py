@@ -209,29 +209,6 @@ def test_what_has_no_form_is_refused_by_name(form, dp, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("form", COLUMNS, ids=by_name)
-@pytest.mark.parametrize(
-    ("dps", "message"),
-    [
-        ([[1], [2.0]], "component '0' is a float"),
-        ([[np.zeros(2)], [np.zeros(3)]], r"component '0' is <f8 \(3,\), and in the first datapoint <f8 \(2,\)"),
-        ([[np.zeros(2)], [np.zeros(2, "f4")]], r"<f4 \(2,\)"),
-        ([[1], [2, 3]], "2 components, and the first had 1"),
-        ([[1], (1,)], "it is a tuple, and the first was a list"),
-        ([{"a": 1}, {"b": 1}], r"the keys \['b'\]"),
-        ([{"a": 1}, {2: 1}], r"the keys \[2\]"),
-        ([[1], [2**63]], "not a 64-bit integer"),
-        ([{5: 1}], "the key 5 cannot name a column"),
-        ([{"a": "text", "a.ends": 1}], "two columns would be called 'a.ends'"),
-        ([1, [1]], "it is a list, and the first was no container"),
-    ],
-)
-def test_columns_refuse_what_differs(form, dps, message, tmp_path):
-    with pytest.raises(NotStorable, match=message):
-        form.saved(tmp_path, dps)
-    assert not list(tmp_path.iterdir())
-
-
 def test_too_many_levels_are_refused():
     deep = []
     for _ in range(200):

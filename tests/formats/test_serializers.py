@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 
 import dataflow
-from dataflow import DataFlowTerminated, FixedSizeData, HDF5Data, MapData, MultiProcessRunnerZMQ, ResumableData
+from dataflow import DataFlowTerminated, FixedSizeData, MapData, MultiProcessRunnerZMQ, ResumableData
 from dataflow.formats import loading
 from dataflow.formats.tfrecord import TFRecordData
 from tests.formats.files import (
-    COLUMNS,
     FORMATS,
     FREE,
-    HDF5,
     NPZ,
     TFRECORD,
     arrays_in,
@@ -26,6 +24,7 @@ from tests.formats.files import (
     by_name,
     flow,
     images,
+    opened,
 )
 from tests.support.contract import check_node, seeded
 from tests.support.products import covering
@@ -38,10 +37,6 @@ def path(form, tmp_path):
     return form.saved(tmp_path, images())
 
 
-def opened(form, path, *, shuffle=False, **options):
-    return form.load(path, shuffle=shuffle, **options)
-
-
 @every_format
 def test_tensorpacks_expectations_hold(form, path):
     df = TFRECORD.load(path, size=32) if form is TFRECORD else form.load(path, shuffle=False)
@@ -50,15 +45,6 @@ def test_tensorpacks_expectations_hold(form, path):
         for _ in range(2):
             assert_same(list(df), images())
         assert len(df) == 32
-
-
-def test_tensorpacks_call_with_data_paths_works(tmp_path):
-    path = HDF5.file(tmp_path)
-    HDF5.save(flow(images()), path, ["label", "image"])
-    with HDF5.load(path, ["label", "image"], shuffle=False) as df:
-        assert_same(list(df), images())
-    with HDF5Data(path, ["image"], False) as df:
-        assert_same(df[3], [images()[3][1]])
 
 
 @every_format
@@ -118,13 +104,6 @@ def test_options_of_another_type_are_refused_by_name(form, options, message, tmp
     path = form.saved(tmp_path, [[1]])
     with pytest.raises(TypeError, match=message):
         form.load(path, **options)
-
-
-def test_arrays_of_objects_in_memory_are_not_read_in_blocks(tmp_path):
-    path = tmp_path / "file.npz"
-    np.savez(path, buffer=np.array([[1], ["a"]], object))
-    with pytest.raises(ValueError, match="block_shuffle is for rows that are read from a disk"):
-        NPZ.load(path, pickle=True, block_shuffle=2)
 
 
 @every_format
@@ -290,14 +269,6 @@ def test_compressed_records_come_back(form, tmp_path):
         form.save(flow(dps), form.file(tmp_path, "other"), compress="bzip")
 
 
-def test_hdf5_compresses_chunks(tmp_path):
-    dps = [[np.zeros((50, 50))] for _ in range(20)]
-    path = HDF5.saved(tmp_path, dps, compress="gzip")
-    assert os.path.getsize(path) < 20_000
-    with opened(HDF5, path) as df:
-        assert_same(list(df), dps)
-
-
 @every_format
 def test_the_size_that_was_asked_for_is_kept(form, path):
     if form is TFRECORD:
@@ -353,13 +324,3 @@ def test_neighbours_are_found():
     found = list(loading.runs(np.array([3, 4, 5, 9, 8, 9, 10, 11, 12]), 3))
     assert found == [(3, 6), (9, 10), (8, 11), (11, 13)]
     assert list(loading.runs(np.array([], np.int64), 3)) == []
-
-
-@pytest.mark.parametrize("form", COLUMNS, ids=by_name)
-def test_columns_hold_text_and_containers_of_any_length(form, tmp_path):
-    dps = [
-        {"text": "ü" * k, "boxes": [(k, 1.5)] * k, "none": None, "big": b"x" * (1 << 12 * (k % 2))} for k in range(40)
-    ]
-    with opened(form, form.saved(tmp_path, dps)) as df:
-        assert_same(list(df), dps)
-        assert_same(df[17], dps[17])
