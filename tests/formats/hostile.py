@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import ClassVar
 
 import msgpack
 
@@ -116,6 +117,19 @@ SKELETONS = {
     "keys that are lists": (b"\x91\x81\x90\x01", b""),
 }
 """A list of one component that cannot be read, and the bytes of its arrays."""
+
+
+class Hostile:
+    """Unpickling it does harm, which is counted."""
+
+    harmed: ClassVar[list[int]] = []
+
+    def __reduce__(self):
+        return harm, ()
+
+
+def harm():
+    Hostile.harmed.append(1)
 
 
 def claimed(kind=b"", dtype="<f8", shape=(1,), data=bytes(64), nd=True, form=bytes):

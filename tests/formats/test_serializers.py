@@ -4,19 +4,22 @@ import copy
 import functools
 import os
 import pickle
+import sys
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import dataflow
-from dataflow import DataFlowTerminated, FixedSizeData, MapData, MultiProcessRunnerZMQ, ResumableData
+from dataflow import DataFlowTerminated, FixedSizeData, MapData, MissingExtra, MultiProcessRunnerZMQ, ResumableData
 from dataflow.formats import loading
 from dataflow.formats.tfrecord import TFRecordData
 from tests.formats.files import (
     FORMATS,
     FREE,
+    LMDB,
     NPZ,
     TFRECORD,
     arrays_in,
@@ -324,3 +327,26 @@ def test_neighbours_are_found():
     found = list(loading.runs(np.array([3, 4, 5, 9, 8, 9, 10, 11, 12]), 3))
     assert found == [(3, 6), (9, 10), (8, 11), (11, 13)]
     assert list(loading.runs(np.array([], np.int64), 3)) == []
+
+
+@pytest.mark.parametrize("missing", ["lmdb", "h5py", "zstandard"])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(missing, monkeypatch, tmp_path):
+    extra = {"lmdb": "lmdb", "h5py": "hdf5", "zstandard": "zstd"}[missing]
+    monkeypatch.setitem(sys.modules, missing, None)
+    (tmp_path / "file").write_bytes(b"")
+    tried = 0
+    for form in FORMATS:
+        if missing == "zstandard" and (form not in FREE or (form is LMDB and find_spec("lmdb") is None)):
+            continue
+        if (missing, form.name) in {("lmdb", "h5"), ("h5py", "lmdb")} or (
+            missing != "zstandard" and form.name not in {"lmdb", "h5"}
+        ):
+            continue
+        tried += 1
+        options = {"compress": "zstd"} if missing == "zstandard" else {}
+        with pytest.raises(MissingExtra, match=rf'pip install "dataflow-runners\[{extra}\]"'):
+            form.saved(tmp_path, [[1]], **options)
+        if not options:
+            with pytest.raises(MissingExtra):
+                form.load(tmp_path / "file")
+    assert tried
