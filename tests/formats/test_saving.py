@@ -16,7 +16,7 @@ import pytest
 from dataflow import DataFromGenerator
 from dataflow.formats import lmdb as lmdb_format
 from dataflow.formats import saving
-from tests.formats.files import FORMATS, LMDB, TFRECORD, assert_same, by_name, flow
+from tests.formats.files import FORMATS, LMDB, assert_same, by_name, flow
 
 ROOT = Path(__file__).parents[2]
 every_format = pytest.mark.parametrize("form", FORMATS, ids=by_name)
@@ -291,22 +291,6 @@ def test_a_file_that_may_not_grow_is_an_error_that_leaves_nothing_behind(form, t
     assert left_in(tmp_path) == [os.path.basename(path)]
     with form.load(path, shuffle=False) as df:
         assert_same(list(df), OLD)
-
-
-def test_an_index_that_cannot_be_written_is_made_again(tmp_path, monkeypatch):
-    path = TFRECORD.saved(tmp_path, OLD)
-    os.unlink(path + ".index")
-    real = saving.replacing
-
-    def full(path, **options):
-        if str(path).endswith(".index"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(path, **options)
-
-    monkeypatch.setattr("dataflow.formats.index_files.replacing", full)
-    with TFRECORD.load(path) as df:
-        assert_same(list(df), OLD)
-    assert not os.path.exists(path + ".index")
 
 
 # -- LMDB's map --------------------------------------------------------------------------------------------------------
