@@ -1,12 +1,7 @@
 """Tables: rows and batches of every kind of table, and what is wrong with one."""
 
-import collections
-import contextlib
-import datetime
 import importlib
 import importlib.util
-import os
-import uuid
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,27 +23,21 @@ from dataflow import (
     TooManyFailures,
 )
 from dataflow.formats.tables import _TableReader
+from tests.formats.tables import (
+    COLUMNS,
+    KEPT,
+    NUM,
+    arrow,
+    arrow_table,
+    batches,
+    damaged,
+    numbers,
+    parquet,
+    with_bad_text,
+)
 from tests.support.contract import check_node, plain, seeded
 from tests.support.products import covering
 from tests.support.waits import LIMIT
-
-NUM = 23
-GROUP = 5  # rows of a row group
-COLUMNS = {
-    "id": list(range(NUM)),
-    "x": [k / 2 for k in range(NUM)],
-    "even": [k % 2 == 0 for k in range(NUM)],
-    "name": [f"row {k}" for k in range(NUM)],
-    "pair": [[k, k + 1] for k in range(NUM)],
-}
-
-
-def arrow():
-    return pytest.importorskip("pyarrow")
-
-
-def arrow_table(**columns):
-    return arrow().table(columns or COLUMNS)
 
 
 def chunked_table():
@@ -63,12 +52,6 @@ def data_frame():
 def polars_frame():
     pytest.importorskip("pyarrow")
     return pytest.importorskip("polars").DataFrame(COLUMNS)
-
-
-def parquet(path, table=None, **options):
-    module = pytest.importorskip("pyarrow.parquet")
-    module.write_table(arrow_table() if table is None else table, str(path), **{"row_group_size": GROUP} | options)
-    return str(path)
 
 
 def two_files(folder):
@@ -190,24 +173,6 @@ def test_any_rows_of_any_parts_form_a_batch(sizes, data):
         assert sorted(k for batch in df for k in batch["k"].tolist()) == rows
 
 
-def test_a_row_group_is_read_when_it_is_requested(tmp_path, monkeypatch):
-    module = pytest.importorskip("pyarrow.parquet")
-    path = parquet(tmp_path / "rows.parquet")
-    read = collections.Counter()
-    original = module.ParquetFile.read_row_group
-
-    def counted(self, group, **options):
-        read[group, tuple(options["columns"])] += 1
-        return original(self, group, **options)
-
-    monkeypatch.setattr(module.ParquetFile, "read_row_group", counted)
-    with TableData(path, columns=["id"], batch_size=2, remainder=True) as df:
-        assert len(df) == 12 and not read
-        assert df[3]["id"].tolist() == [6, 7] and read == {(1, ("id",)): 1}
-        list(df)
-        assert read == {(group, ("id",)): 1 for group in range(5)}
-
-
 def test_few_row_groups_are_kept_of_a_large_file(tmp_path, monkeypatch):
     monkeypatch.setattr("dataflow.formats.tables._KEPT_BYTES", 100)
     module = pytest.importorskip("pyarrow.parquet")
@@ -223,137 +188,7 @@ def test_few_row_groups_are_kept_of_a_large_file(tmp_path, monkeypatch):
     assert sorted(read) == [0, 1, 2, 3, 4], "each once for a batch of all columns"
 
 
-# -- kinds of values ---------------------------------------------------------------------------------------------------
-
-
-def values_of(column, *, batch=True):
-    rows = [row["c"] for row in TableData(arrow_table(c=column))]
-    return (rows, TableData(arrow_table(c=column), batch_size=len(column))[0]["c"]) if batch else rows
-
-
-def test_missing_values_are_none_or_nan():
-    pa = arrow()
-    rows, batch = values_of(pa.array([1.5, None, float("nan")]))
-    assert rows[:2] == [1.5, None] and np.isnan(rows[2]) and np.isnan(batch[1:]).all()
-    rows, batch = values_of(pa.array([5, None], pa.timestamp("s")))
-    assert rows == [np.datetime64(5, "s"), None] and np.isnat(batch[1])
-    rows = values_of(pa.array([True, None]), batch=False)
-    assert rows == [True, None] and type(rows[0]) is np.bool_
-    rows, batch = values_of(["a", None])
-    assert rows == batch.tolist() == ["a", None]
-    rows = values_of(pa.array([1, None], "int16"), batch=False)
-    assert rows == [1, None] and type(rows[0]) is np.int16
-    rows = values_of(pa.array([[1], None, [2, None]]), batch=False)
-    assert rows[0].tolist() == [1] and rows[1] is None and rows[2] == [2, None]
-
-
-def test_times_categories_bytes_and_records_have_a_form():
-    pa = arrow()
-    day = datetime.datetime(2026, 11, 22, 12)
-    rows, batch = values_of([day, None])
-    assert batch.dtype == np.dtype("M8[us]") and rows[0] == np.datetime64(day) and np.isnat(batch[1])
-    rows, batch = values_of(pa.array(["a", "b", "a"]).dictionary_encode())
-    assert rows == batch.tolist() == ["a", "b", "a"] and batch.dtype.kind == "U"
-    rows, batch = values_of([b"\0a", b"b\0"])
-    assert rows == batch.tolist() == [b"\0a", b"b\0"] and batch.dtype == object
-    rows, batch = values_of([{"bytes": b"1", "path": None}] * 2)
-    assert rows == batch.tolist() == [{"bytes": b"1", "path": None}] * 2
-
-
-def test_lists_are_arrays_where_they_can_be():
-    pa = arrow()
-    rows, batch = values_of([[[1, 2], [3, 4]], [[5, 6], [7, 8]]])
-    assert batch.shape == (2, 2, 2) and rows[1].tolist() == [[5, 6], [7, 8]]
-    rows = values_of([[1, 2], [], [3]], batch=False)
-    assert [row.tolist() for row in rows] == [[1, 2], [], [3]] and rows[1].dtype == np.int64
-    assert values_of([[[1], [2, 3]], [[4]]], batch=False)[0] == [[1], [2, 3]]
-    rows, batch = values_of([["a", "b"], ["c", "d"]])
-    assert rows == batch.tolist() == [["a", "b"], ["c", "d"]]
-    rows, batch = values_of(pa.FixedSizeListArray.from_arrays(pa.array(np.arange(6.0)), 3).slice(1))
-    assert batch.tolist() == [[3, 4, 5]] == [row.tolist() for row in rows]
-    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(12).reshape(3, 2, 2))
-    rows, batch = values_of(tensors)
-    assert batch.shape == (3, 2, 2) and rows[1].tolist() == [[4, 5], [6, 7]]
-
-
-def arrow_values(kind):
-    """Values of an Arrow type, some of them missing."""
-    types = arrow().types
-    if types.is_struct(kind):
-        found = st.fixed_dictionaries({field.name: arrow_values(field.type) for field in kind})
-    elif types.is_list(kind):
-        found = st.lists(arrow_values(kind.value_type), max_size=2)
-    elif types.is_fixed_size_list(kind):
-        found = st.lists(arrow_values(kind.value_type), min_size=2, max_size=2)
-    else:
-        found = {"int32": st.integers(0, 9), "double": st.floats(0, 1), "string": st.sampled_from(["a", "\0", ""])}[
-            str(kind)
-        ]
-    return found | st.none()
-
-
-def nested_columns():
-    pa = arrow()
-    simple = st.sampled_from([pa.int32(), pa.float64(), pa.string()])
-    kinds = st.recursive(
-        simple,
-        lambda kind: (
-            kind.map(pa.list_) | kind.map(lambda k: pa.list_(k, 2)) | kind.map(lambda k: pa.struct([("q", k)]))
-        ),
-        max_leaves=3,
-    )
-    return kinds.flatmap(
-        lambda kind: st.lists(arrow_values(kind), min_size=1, max_size=4).map(lambda v: pa.array(v, kind))
-    )
-
-
-def without_arrays(value):
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, list):
-        return [without_arrays(item) for item in value]
-    if isinstance(value, dict):
-        return {name: without_arrays(item) for name, item in value.items()}
-    return None if isinstance(value, float) and np.isnan(value) else value
-
-
-@settings(max_examples=50)
-@given(st.data())
-def test_values_of_any_arrow_type_are_those_that_arrow_gives(data):
-    column = data.draw(nested_columns())
-    column = column.slice(data.draw(st.integers(0, len(column) - 1)))
-    expected = column.to_pylist()
-    assert [without_arrays(value) for value in values_of(column, batch=False)] == expected
-    with contextlib.suppress(ShapeMismatch):
-        (batch,) = TableData(arrow_table(c=column), batch_size=len(column))
-        assert [without_arrays(value) for value in batch["c"]] == expected
-
-
-def tensors_with_nulls():
-    pa = arrow()
-    kind = pa.fixed_shape_tensor(pa.int32(), (2, 2))
-    storage = pa.array([[1, 2, 3, 4], None, [5, 6, 7, 8], None], pa.list_(pa.int32(), 4))
-    return pa.ExtensionArray.from_storage(kind, storage)
-
-
-def test_tensors_keep_their_shape_beside_missing_ones():
-    rows = values_of(tensors_with_nulls(), batch=False)
-    assert [row if row is None else row.tolist() for row in rows] == [[[1, 2], [3, 4]], None, [[5, 6], [7, 8]], None]
-    df = TableData(arrow_table(c=tensors_with_nulls()), batch_size=2)
-    with pytest.raises(ShapeMismatch, match=r"column 'c', row 1: the value is missing \(null\)"):
-        df[0]
-    there = arrow().concat_arrays([tensors_with_nulls().slice(0, 1), tensors_with_nulls().slice(2, 1)])
-    table = arrow().concat_tables([arrow_table(c=tensors_with_nulls()), arrow_table(c=there)])
-    assert list(TableData(table))[4]["c"].tolist() == [[1, 2], [3, 4]]
-    some = arrow().concat_arrays([there, tensors_with_nulls().slice(1, 1)])
-    df = TableData(arrow_table(c=some), batch_size=2)
-    assert df[0]["c"].tolist() == [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]
-
-
-def test_views_of_text_and_bytes_are_text_and_bytes():
-    pa = arrow()
-    table = pa.table({"a": pa.array(["x", None], pa.string_view()), "b": pa.array([b"1", b"2"], pa.binary_view())})
-    assert list(TableData(table)) == [{"a": "x", "b": b"1"}, {"a": None, "b": b"2"}]
+# -- kinds of tables ---------------------------------------------------------------------------------------------------
 
 
 def test_no_columns_are_rows_without_components():
@@ -415,110 +250,6 @@ def test_what_does_not_fail_again_row_by_row_is_raised_as_it_was():
         reader.batch(np.array([0, 1]))
 
 
-def test_row_groups_without_rows_are_left_out(tmp_path):
-    module = pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "rows.parquet"
-    with module.ParquetWriter(path, arrow_table(a=[1]).schema) as writer:
-        for rows in ([], [1], [], [2, 3]):
-            writer.write_table(arrow_table(a=arrow().array(rows, "int64")))
-    assert [row["a"] for row in TableData(path)] == [1, 2, 3]
-
-
-def test_few_parquet_files_are_open_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("dataflow.formats.parquet._MAX_OPEN", 2)
-    before = len(os.listdir("/proc/self/fd"))
-    paths = [parquet(tmp_path / f"{k}.parquet", arrow_table(a=[k])) for k in range(5)]
-    with TableData(paths) as df:
-        assert [row["a"] for row in df] == list(range(5))
-        assert len(os.listdir("/proc/self/fd")) <= before + 2
-
-
-def test_a_row_group_whose_columns_can_be_read_one_by_one_is_damaged_as_a_whole(tmp_path, monkeypatch):
-    module = pytest.importorskip("pyarrow.parquet")
-    path = parquet(tmp_path / "rows.parquet")
-    original = module.ParquetFile.read_row_group
-
-    def fail_for_several(self, group, columns, **options):
-        if len(columns) > 1:
-            raise arrow().ArrowInvalid("several")
-        return original(self, group, columns=columns, **options)
-
-    monkeypatch.setattr(module.ParquetFile, "read_row_group", fail_for_several)
-    with TableData(path) as df, pytest.raises(FileDamaged, match=r"row group 0 .*several"):
-        next(iter(df))
-
-
-def test_shuffled_batches_of_views_inside_lists_and_records():
-    pytest.importorskip("pyarrow")
-    polars = pytest.importorskip("polars")
-    columns = {
-        "list": [["a", str(k)] for k in range(NUM)],
-        "record": [{"t": str(k), "n": [str(k)]} for k in range(NUM)],
-        "nested": [[[str(k)], ["b"]] for k in range(NUM)],
-        "bytes": [[b"%d" % k, None] for k in range(NUM)],
-    }
-    for options in ({}, {"shuffle": True}):
-        df = TableData(polars.DataFrame(columns), batch_size=5, remainder=True, **options)
-        for name, values in columns.items():
-            found = [value for batch in df for value in without_arrays(batch[name])]
-            assert sorted(found, key=repr) == sorted(values, key=repr)
-        rows = list(TableData(polars.DataFrame(columns).slice(3), **options))
-        assert sorted((row["record"] for row in rows), key=repr) == sorted(columns["record"][3:], key=repr)
-
-
-LARGE = 2**53 + 1
-
-
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [
-        ([1, 2], np.int64),
-        ([2**63, 1], np.uint64),
-        ([1, 0.5], np.float64),
-        ([LARGE - 1, 0.5, float("nan"), float("inf")], np.float64),
-        ([LARGE, 0.5], None),
-        ([LARGE, 0.5, float("nan")], None),
-        ([2**63 + 1025, -1], None),
-        ([-(2**63), 2**63], np.float64),
-        ([2**63 + 1, 2**64 - 1], np.uint64),
-        ([LARGE, 1j], None),
-        ([2**70, 1], object),
-        ([[1, 2], [3, 2**63]], np.float64),
-        ([[1, -2], [3, 2**63 + 1]], None),
-        ([[1, 2], [3, 2**63 + 1]], None),
-        ([[LARGE, 0.5], [1, 2]], None),
-        ([np.int64(-1), np.uint64(2**63 + 1)], None),
-        ([np.float32(0.1), np.float64(0.1)], np.float64),
-        ([np.array([1]), np.array(["a"])], None),
-        ([[1], ["a"]], None),
-        ([np.array([-1]), np.array([2**63 + 1], np.uint64)], None),
-        ([np.datetime64("9999-12-31"), np.datetime64(1, "ns")], None),
-        ([np.datetime64("2020"), np.timedelta64(1, "Y")], None),
-        ([np.array([1], "m8[s]"), np.array([1])], None),
-        ([np.str_("a"), "b"], str),
-        ([np.str_("a\0"), "b\0"], object),
-        ([np.bytes_(b"a\0"), b"b"], object),
-        ([b"a\0", "b"], object),
-        (["a", 1], object),
-        ([True, 2], np.int64),
-        ([np.ma.array([1], mask=[True]), np.ma.array([2])], None),
-    ],
-    ids=repr,
-)
-def test_rows_of_a_list_are_its_values_and_so_are_those_of_a_batch(values, kind):
-    rows = [row["c"] for row in TableData({"c": values})]
-    for row, value in zip(rows, values, strict=True):
-        assert without_arrays(row) == without_arrays(value), "also where a batch would round it"
-    df = TableData({"c": values}, batch_size=len(values))
-    if kind is None:
-        with pytest.raises(ShapeMismatch, match=r"the dict, column 'c', row \d: the value"):
-            df[0]
-    else:
-        batch = df[0]["c"]
-        assert np.issubdtype(batch.dtype, kind)
-        assert without_arrays(batch) == [without_arrays(value) for value in values]
-
-
 NO_COLUMNS = [b"abc", "abc", bytearray(b"abc"), memoryview(b"abc"), {1, 2}, {1: 2}, {}.keys(), 5, None, np.array(5)]
 
 
@@ -535,82 +266,6 @@ def test_a_mask_is_refused_by_name():
     assert [row["x"] for row in TableData({"x": np.ma.array([1, 2])})] == [1, 2]
     pa = arrow()
     assert [row["x"] for row in TableData({"x": pa.array(column.data, mask=column.mask)})] == [1, None]
-
-
-def test_two_columns_of_one_name_are_refused(tmp_path):
-    table = arrow_table(a=[1], b=[2], c=[3]).rename_columns(["x", "x", "y"])
-    path = str(tmp_path / "rows.parquet")
-    importlib.import_module("pyarrow.parquet").write_table(table, path)
-    for source in (table, path):
-        with pytest.raises(ValueError, match="has two columns 'x': rename one"):
-            len(TableData(source))
-        assert TableData(source, columns=["y"])[0] == {"y": 3}
-
-
-def zoned():
-    kind = arrow().timestamp("us", "Europe/Berlin")
-    return arrow().array([datetime.datetime(2026, 7, 1, 12)], kind)
-
-
-def period():
-    pandas = pytest.importorskip("pandas")
-    return arrow().array(pandas.Series(pandas.period_range("2026-01", periods=1, freq="M")))
-
-
-LOSSY = {
-    "zone": (zoned, "has times of the zone Europe/Berlin.*UTC"),
-    "zone in a list": (lambda: arrow().ListArray.from_arrays([0, 1], zoned()), "has times of the zone"),
-    "zone in a record": (lambda: arrow().StructArray.from_arrays([zoned()], ["t"]), "has times of the zone"),
-    "zone in a category": (lambda: zoned().dictionary_encode(), "has times of the zone"),
-    "period": (period, r"extension type pandas\.period.*to_timestamp"),
-    "tensor in a list": (lambda: arrow().ListArray.from_arrays([0, 1], tensors_with_nulls()), "tensors inside lists"),
-    "opaque": (
-        lambda: arrow().ExtensionArray.from_storage(arrow().opaque(arrow().int64(), "t", "v"), arrow().array([1])),
-        r"extension type arrow\.opaque",
-    ),
-}
-
-
-@pytest.mark.parametrize(("make", "message"), LOSSY.values(), ids=LOSSY.keys())
-def test_types_that_would_lose_their_meaning_are_refused_by_name(make, message, tmp_path):
-    table = arrow_table(good=[1], bad=make().slice(0, 1))
-    path = str(tmp_path / "rows.parquet")
-    importlib.import_module("pyarrow.parquet").write_table(table, path)
-    in_file = [path] if importlib.import_module("pyarrow.parquet").read_schema(path) == table.schema else []
-    for source in (table, {"bad": table["bad"]}, *in_file):
-        with pytest.raises(ValueError, match=f"column 'bad' of .* {message}"):
-            len(TableData(source))
-    assert TableData(path, columns=["good"])[0] == TableData(table, columns=["good"])[0] == {"good": 1}
-
-
-def test_extension_types_whose_meaning_is_known_and_utc():
-    pa = arrow()
-    rows, batch = values_of(pa.array([datetime.datetime(2026, 7, 1)], pa.timestamp("s", "UTC")))
-    assert rows[0] == batch[0] == np.datetime64("2026-07-01T00:00:00")
-    stored = pa.array([1, None, 0], pa.int8())
-    rows = values_of(pa.ExtensionArray.from_storage(pa.bool8(), stored), batch=False)
-    assert rows == [True, None, False] and type(rows[0]) is np.bool_
-    known = uuid.UUID(int=7)
-    rows, batch = values_of(pa.array([known.bytes, None], pa.uuid()))
-    assert rows == batch.tolist() == [known, None]
-    rows, batch = values_of(pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a": 1}'])))
-    assert rows == batch.tolist() == ['{"a": 1}']
-
-
-def test_times_of_a_zone_in_pandas_and_polars_are_refused():
-    pandas = pytest.importorskip("pandas")
-    when = pandas.Series(pandas.to_datetime(["2026-07-01"]))
-    for zone, is_refused in (("Europe/Berlin", True), ("UTC", False)):
-        frame = pandas.DataFrame({"when": when.dt.tz_localize(zone), "n": 1})
-        for table in (frame, {"when": frame["when"]}):
-            if is_refused:
-                with pytest.raises(ValueError, match=r"column 'when' of .* zone Europe/Berlin"):
-                    TableData(table)
-            else:
-                assert TableData(table)[0]["when"] == np.datetime64("2026-07-01")
-    frame = pandas.DataFrame({"p": pandas.period_range("2026-01", periods=2, freq="M")})
-    with pytest.raises(ValueError, match=r"column 'p' of the DataFrame has the extension type pandas\.period"):
-        TableData(frame)
 
 
 def test_objects_of_polars_are_refused_by_name():
@@ -640,17 +295,6 @@ def test_columns_in_the_names_of_folders_are_not_lost(named, tmp_path):
     assert len(TableData(source)) == 2
 
 
-def test_a_column_that_only_later_files_have_is_not_lost(tmp_path):
-    write = importlib.import_module("pyarrow.parquet").write_table
-    write(arrow_table(x=[1]), tmp_path / "a.parquet")
-    write(arrow_table(x=[2], y=[3]), tmp_path / "b.parquet")
-    with pytest.raises(ValueError, match=r"b\.parquet has a column 'y', which .*a\.parquet has not.*columns="):
-        len(TableData(tmp_path))
-    assert list(TableData(tmp_path, columns=["x"])) == [{"x": 1}, {"x": 2}]
-    with TableData(tmp_path, max_failures=1) as df:
-        assert list(df) == [{"x": 1}] and "column 'y'" in df.failures[0].text
-
-
 def test_columns_of_pandas_keep_their_kind():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(
@@ -674,13 +318,6 @@ def test_a_dict_may_hold_columns_of_any_library():
     assert [as_python(row) for row in TableData(table)] == [{"a": 1, "b": 3, "c": "x"}, {"a": 2, "b": 4, "c": "y"}]
 
 
-def test_rows_of_records_are_copies():
-    records = np.array([(1, 2.0)], [("k", "i4"), ("x", "f8")])
-    (row,) = TableData({"r": records})
-    row["r"]["k"] = 5
-    assert records["k"][0] == 1
-
-
 def test_large_rows_are_converted_a_few_at_a_time(monkeypatch):
     monkeypatch.setattr("dataflow.formats.tables._AT_ONCE", 300)
     df = TableData(arrow_table(c=[b"x" * 100] * 50))
@@ -692,11 +329,6 @@ def test_a_structured_array_is_a_table():
     array = np.array([(1, 2.5), (3, 4.5)], [("k", "i2"), ("x", "f4")])
     (batch,) = TableData(array, batch_size=2)
     assert (batch["k"].dtype, batch["x"].tolist()) == (np.dtype("i2"), [2.5, 4.5])
-
-
-def test_batches_of_objects_in_a_dict():
-    (batch,) = TableData({"a": [np.ones(2), np.zeros(2)], "b": [[1, 2], [3, 4]], "c": [None, 1]}, batch_size=2)
-    assert batch["a"].shape == batch["b"].shape == (2, 2) and batch["c"].tolist() == [None, 1]
 
 
 def test_an_empty_table_has_empty_passes():
@@ -734,16 +366,6 @@ def test_values_that_form_no_batch_are_named_by_file_column_and_row(tmp_path):
                 list(df)
     with pytest.raises(ShapeMismatch, match=r"the dict, column 't', row 1: the value has the shape \(1,\)"):
         list(TableData({"t": [[1, 2], [3]]}, batch_size=2))
-
-
-def test_lists_that_differ_between_row_groups_are_named(tmp_path):
-    path = parquet(tmp_path / "rows.parquet", arrow_table(t=[[1]] * GROUP + [[1, 2]] * GROUP))
-    for options in ({}, {"shuffle": True, "seed": 1}):
-        with (
-            TableData(path, batch_size=2 * GROUP, **options) as df,
-            pytest.raises(ShapeMismatch, match="column 't', row"),
-        ):
-            list(df)
 
 
 def has_two(dp):
@@ -821,49 +443,7 @@ def test_files_that_are_missing_empty_or_different_are_named(tmp_path):
     assert len(TableData([first, other], columns=["b"])) == 2
 
 
-def test_a_damaged_file_is_named_with_its_part(tmp_path):
-    path = tmp_path / "rows.parquet"
-    parquet(path, compression="zstd", column_encoding="PLAIN", use_dictionary=False)
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2])
-    with pytest.raises(FileDamaged, match=r"rows\.parquet, its footer: it cannot be decoded"):
-        len(TableData(path))
-    path.write_bytes(data[:30] + b"\xff" * 20 + data[50:])
-    with TableData(path) as df, pytest.raises(FileDamaged, match=r"rows\.parquet, row group 0"):
-        list(df)
-
-
 # -- what is skipped ---------------------------------------------------------------------------------------------------
-
-
-def with_bad_text(*bad, num=NUM):
-    """An Arrow table whose column ``s`` has bytes that are not UTF-8 in some rows."""
-    pa = arrow()
-    text = pa.array([b"\xff" if k in bad else b"row %d" % k for k in range(num)], pa.binary())
-    return pa.table({"k": range(num), "s": pa.StringArray.from_buffers(num, *text.buffers()[1:])})
-
-
-def damaged(folder):
-    """A parquet file whose column ``s`` is damaged in row group 1, which holds the rows 5 to 9."""
-    module = pytest.importorskip("pyarrow.parquet")
-    table = with_bad_text()
-    path = parquet(folder / "rows.parquet", table, compression="zstd", use_dictionary=False)
-    column = module.ParquetFile(path).metadata.row_group(1).column(1)
-    with open(path, "r+b") as file:
-        file.seek(column.data_page_offset + column.total_compressed_size // 2)
-        file.write(b"\xff" * 16)
-    return path
-
-
-def numbers(df):
-    return [int(row["k"]) for row in df]
-
-
-def batches(df):
-    return [batch["k"].tolist() for batch in df]
-
-
-KEPT = [k for k in range(NUM) if not 5 <= k < 10]
 
 
 @pytest.mark.parametrize("in_file", [True, False], ids=["file", "memory"])
@@ -909,41 +489,6 @@ def test_a_batch_of_rows_that_form_no_array_is_skipped():
     assert batches(df) == [[2, 3]] and "column 't', row 1" in df.failures[0].text
 
 
-def test_a_damaged_row_group_is_named_by_its_rows_and_column(tmp_path):
-    message = r"rows\.parquet, row group 1 \(rows 5 to 9\), column 's': it cannot be decoded"
-    for options in ({}, {"batch_size": 5}, {"shuffle": True}):
-        with TableData(damaged(tmp_path), **options) as df, pytest.raises(FileDamaged, match=message):
-            list(df)
-    with TableData(damaged(tmp_path), columns=["k"]) as df:
-        assert numbers(df) == list(range(NUM))
-
-
-@pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 3}], ids=["", "shuffle"])
-def test_rows_of_a_damaged_row_group_are_skipped_and_counted(options, tmp_path):
-    with TableData(damaged(tmp_path), max_failures=5, **options) as df:
-        for p in range(2):
-            assert sorted(numbers(df)) == KEPT
-            assert len(df.failures) == 5 * (p + 1)
-    with TableData(damaged(tmp_path), max_failures=4, **options) as df, pytest.raises(TooManyFailures):
-        list(df)
-
-
-def test_batches_of_a_damaged_row_group_are_skipped_and_it_is_tried_once(tmp_path, monkeypatch):
-    module = pytest.importorskip("pyarrow.parquet")
-    path = damaged(tmp_path)
-    read = collections.Counter()
-    original = module.ParquetFile.read_row_group
-
-    def counted(self, group, **options):
-        read[group] += 1
-        return original(self, group, **options)
-
-    monkeypatch.setattr(module.ParquetFile, "read_row_group", counted)
-    with TableData(path, batch_size=1, max_failures=0.5) as df:
-        assert [k for batch in batches(df) for k in batch] == KEPT
-    assert read[1] == 3, "all columns, and then each of them until the damaged one"
-
-
 def test_the_budget_of_a_runner_holds_for_rows(tmp_path):
     for options, expected in (({}, KEPT), ({"batch_size": 5}, [*range(5), *range(10, 20)])):
         df = TableData(damaged(tmp_path), **options)
@@ -969,28 +514,6 @@ def test_a_part_that_could_not_be_read_for_another_reason_is_tried_again(tmp_pat
     with TableData(path, max_failures=5) as df:
         assert numbers(df) == KEPT and "Input/output error" in df.failures[0].text
         assert numbers(df) == list(range(NUM))
-
-
-def test_a_file_that_cannot_be_used_counts_as_one_row_that_failed(tmp_path):
-    paths = [parquet(tmp_path / f"{k}.parquet", with_bad_text(num=k)) for k in (3, 4, 5, 2)]
-    (tmp_path / "4.parquet").write_bytes(b"PAR1 but nothing else")
-    parquet(tmp_path / "5.parquet", arrow_table(k=[1]))
-    missing = "memory://data/nowhere.parquet" if importlib.util.find_spec("fsspec") else None
-    paths += [missing] if missing else []
-    for first in (0, 1):
-        order = paths[first:] + paths[:first]
-        with TableData(order, columns=["k", "s"], max_failures=5) as df:
-            assert sorted(numbers(df)) == [0, 0, 1, 1, 2] and len(df) == 7 + bool(missing)
-            found = " ".join(failure.text for failure in df.failures)
-            assert "4.parquet, its footer" in found and "5.parquet has no column 's'" in found
-            assert not missing or missing in found
-    for wanted in ([paths[1]], paths[1:2] * 2):
-        with pytest.raises(FileDamaged, match=r"4\.parquet, its footer"):
-            len(TableData(wanted, max_failures=5))
-    with pytest.raises(ValueError, match="has no column 'x'"):
-        len(TableData(paths, columns=["x"], max_failures=9))
-    with pytest.raises(FileDamaged, match=r"4\.parquet, its footer"):
-        len(TableData(paths))
 
 
 @pytest.mark.parametrize(
