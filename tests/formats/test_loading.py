@@ -1,13 +1,17 @@
-"""What all nodes over files share: their paths, and a reader that is opened once."""
+"""What all nodes over files share: their paths, a reader that is opened once, and the order of blocks."""
 
 import os
 import threading
 
+import numpy as np
 import pytest
 
 from dataflow import JSONLinesData
+from dataflow.formats import loading
+from dataflow.formats.tfrecord import TFRecordData
 from dataflow.protocol.state import state_of
-from tests.formats.files import NPZ
+from tests.formats.files import NPZ, TFRECORD
+from tests.support.contract import seeded
 
 
 class InBytes(os.PathLike):
@@ -45,3 +49,29 @@ def test_of_two_threads_that_begin_at_once_one_opens_the_file(tmp_path):
 
         state.lock = Lying(by_another)
         assert df.reader() is opened[0]
+
+
+def test_block_shuffle_without_shuffle_is_refused(tmp_path):
+    path = NPZ.saved(tmp_path, [[1]])
+    with pytest.raises(ValueError, match="shuffle is False"):
+        NPZ.load(path, shuffle=False, block_shuffle=3)
+    with pytest.raises(ValueError, match="got 0"):
+        NPZ.load(path, block_shuffle=0)
+    for load in (TFRECORD.load, TFRecordData):  # which does not shuffle unless asked to
+        with pytest.raises(ValueError, match="shuffle is False"):
+            load(TFRECORD.saved(tmp_path, [[1]]), shuffle=False, block_shuffle=3)
+        os.unlink(tmp_path / "file.tfrecord")
+
+
+@pytest.mark.parametrize("n", [1, 5, 6, 13])
+@pytest.mark.parametrize("block", [1, 2, 5, 20])
+def test_shuffled_blocks_are_a_permutation(n, block, tmp_path):
+    path = NPZ.saved(tmp_path, [[k] for k in range(n)])
+    with seeded(2), NPZ.load(path, block_shuffle=block) as df:
+        assert sorted(k for (k,) in df) == list(range(n))
+
+
+def test_neighbours_are_found():
+    found = list(loading.runs(np.array([3, 4, 5, 9, 8, 9, 10, 11, 12]), 3))
+    assert found == [(3, 6), (9, 10), (8, 11), (11, 13)]
+    assert list(loading.runs(np.array([], np.int64), 3)) == []

@@ -1,9 +1,10 @@
-"""What every format promises of its serializer and its loader."""
+"""The contract of all formats, checked for every serializer and its loader."""
 
 import copy
 import functools
 import os
 import pickle
+import subprocess
 import sys
 import threading
 from importlib.util import find_spec
@@ -14,13 +15,11 @@ import pytest
 
 import dataflow
 from dataflow import DataFlowTerminated, FixedSizeData, MapData, MissingExtra, MultiProcessRunnerZMQ, ResumableData
-from dataflow.formats import loading
-from dataflow.formats.tfrecord import TFRecordData
 from tests.formats.files import (
+    COLUMNS,
     FORMATS,
     FREE,
     LMDB,
-    NPZ,
     TFRECORD,
     arrays_in,
     assert_same,
@@ -31,6 +30,9 @@ from tests.formats.files import (
 )
 from tests.support.contract import check_node, seeded
 from tests.support.products import covering
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT = 600.0  # seconds
 
 every_format = pytest.mark.parametrize("form", FORMATS, ids=by_name)
 
@@ -78,18 +80,6 @@ def test_blocks_stay_together_when_blocks_are_shuffled(form, tmp_path):
     changes = [k for k in range(1, 20) if found[k] // 6 != found[k - 1] // 6]
     assert len(changes) == 3  # four blocks, each in one piece
     assert any(found[k + 1] < found[k] for k in range(19) if found[k] // 6 == found[k + 1] // 6)
-
-
-def test_block_shuffle_without_shuffle_is_refused(tmp_path):
-    path = NPZ.saved(tmp_path, [[1]])
-    with pytest.raises(ValueError, match="shuffle is False"):
-        NPZ.load(path, shuffle=False, block_shuffle=3)
-    with pytest.raises(ValueError, match="got 0"):
-        NPZ.load(path, block_shuffle=0)
-    for load in (TFRECORD.load, TFRecordData):  # which does not shuffle unless asked to
-        with pytest.raises(ValueError, match="shuffle is False"):
-            load(TFRECORD.saved(tmp_path, [[1]]), shuffle=False, block_shuffle=3)
-        os.unlink(tmp_path / "file.tfrecord")
 
 
 @every_format
@@ -315,20 +305,6 @@ def test_strict_runners_share_a_file_by_index(form, kind, path):
             assert_same(list(runner), expected)
 
 
-@pytest.mark.parametrize("n", [1, 5, 6, 13])
-@pytest.mark.parametrize("block", [1, 2, 5, 20])
-def test_shuffled_blocks_are_a_permutation(n, block, tmp_path):
-    path = NPZ.saved(tmp_path, [[k] for k in range(n)])
-    with seeded(2), NPZ.load(path, block_shuffle=block) as df:
-        assert sorted(k for (k,) in df) == list(range(n))
-
-
-def test_neighbours_are_found():
-    found = list(loading.runs(np.array([3, 4, 5, 9, 8, 9, 10, 11, 12]), 3))
-    assert found == [(3, 6), (9, 10), (8, 11), (11, 13)]
-    assert list(loading.runs(np.array([], np.int64), 3)) == []
-
-
 @pytest.mark.parametrize("missing", ["lmdb", "h5py", "zstandard"])
 def test_a_missing_package_is_named_with_the_command_that_installs_it(missing, monkeypatch, tmp_path):
     extra = {"lmdb": "lmdb", "h5py": "hdf5", "zstandard": "zstd"}[missing]
@@ -350,3 +326,68 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(missing, m
             with pytest.raises(MissingExtra):
                 form.load(tmp_path / "file")
     assert tried
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+PROGRAM = """
+import pathlib, re, sys
+import numpy as np
+from dataflow import DataFromGenerator
+from tests.formats.files import FORMATS
+
+def memory():  # without mapped pages of files, which are the system's cache: LMDB maps its file
+    return int(re.search(r"RssAnon:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1]) // 1024
+
+form = next(form for form in FORMATS if form.name == sys.argv[1])
+num = int(sys.argv[3])
+image = np.random.default_rng(0).integers(0, 256, (256, 1024), np.uint8)
+
+peak = 0
+
+def images():
+    global peak
+    for k in range(num):
+        if k % 16 == 0:
+            peak = max(peak, memory())
+        image[0, 0] = k % 256
+        yield [k, image]
+
+form.save(DataFromGenerator(images), sys.argv[2])
+for options in ({"shuffle": False}, {"shuffle": True}, {"shuffle": True, "block_shuffle": 16}):
+    with form.load(sys.argv[2], **options) as df:
+        seen = 0
+        for dp in df:
+            seen += dp[1][0, 0] == dp[0] % 256
+            if seen % 16 == 0:
+                peak = max(peak, memory())
+        assert seen == num, seen
+print(peak)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("form", "mebibytes"),
+    [
+        *(pytest.param(form, 256, id=form.name) for form in (LMDB, TFRECORD)),
+        *(pytest.param(form, 256, id=form.name, marks=pytest.mark.full) for form in COLUMNS),
+        *(pytest.param(form, 2048, id=f"{form.name}-2GiB", marks=pytest.mark.full) for form in FORMATS),
+    ],
+)
+def test_a_file_that_is_larger_than_the_memory_it_takes(form, mebibytes, tmp_path):
+    if package := {"lmdb": "lmdb", "h5": "h5py"}.get(form.name):
+        pytest.importorskip(package)
+    path = form.file(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, form.name, path, str(4 * mebibytes)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    Path(path).unlink(missing_ok=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 200, f"{done.stdout} MiB for a file of {mebibytes} MiB"
