@@ -86,3 +86,7 @@ def flow(made, shares=(0.84, 0.12), above=None):
         ),
         (made,),
     )
+
+
+MADE = flow(runner(workers(2, busy=0.9, blocked=0.1), waiting=0.9, failures=3, restarts=1))
+"""Two workers are busy, and the consumer waits for them."""

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from dataflow.observe.figures import FlowStatistics, NodeStatistics, RunnerStatistics, size_text
+from dataflow.observe.figures import FlowStatistics, NodeStatistics, RunnerStatistics
+from dataflow.observe.report_text import report_text
 from dataflow.observe.verdict import ceiling_of, verdict_of
-from tests.observe.made_up import flow, runner, worker, workers
+from tests.observe.made_up import MADE, flow, runner, worker, workers
 
 BUSY = workers(2, busy=0.97, blocked=0.03)
 
@@ -634,15 +635,20 @@ def test_one_idle_worker_among_busy_ones_changes_nothing():
 
 
 @pytest.mark.parametrize(
-    ("nbytes", "text"),
+    ("made", "sentence"),
     [
-        (0, "0 bytes"),
-        (999, "999 bytes"),
-        (1000, "1000 bytes"),
-        (1536, "1.5 KiB"),
-        (1020 << 10, "1020 KiB"),
-        (5 << 40, "5.12e+03 GiB"),
+        (MADE, "at least 10 times as fast"),
+        (replace(MADE, nodes=MADE.nodes[1:], runners=(replace(MADE.runners[0], node=0),)), "run 10 times as fast"),
+        (flow(runner(workers(1, busy=1.0), waiting=0.75), above=0.0), "run 4.0 times as fast"),
+        (flow(runner(workers(1, busy=1.0), waiting=0.5), above=0.25), "run 4.0 times as fast"),
+        (flow(runner(workers(1, busy=1.0), waiting=0.01), above=0.0), "would hardly run faster"),
+        (flow(runner(workers(1, busy=1.0), waiting=1.0), above=0.0), "more than 100 times as fast"),
+        (FlowStatistics((NodeStatistics("a", share=0.5), NodeStatistics("b", share=0.25))), "run 4.0 times as fast"),
+        (FlowStatistics((NodeStatistics("a"),)), ""),
+        (flow(replace(runner(workers(1)), datapoints=0)), ""),
     ],
 )
-def test_sizes_have_no_exponents_below_a_tebibyte(nbytes, text):
-    assert size_text(nbytes) == text
+def test_the_report_says_what_a_flow_that_takes_no_time_would_give(made, sentence):
+    assert sentence in ceiling_of(made)
+    assert bool(sentence) == bool(ceiling_of(made))
+    assert ceiling_of(made) in report_text(made)

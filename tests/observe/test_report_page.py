@@ -1,4 +1,4 @@
-"""Text, page and trace of made-up figures."""
+"""The page of a report: of made-up figures, and in a headless Chromium if there is one (``make test-browser``)."""
 
 import dataclasses
 import html.parser
@@ -11,50 +11,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dataflow.observe.figures import FlowStatistics, Moment, NodeStatistics, WorkerMoment
+from dataflow import BatchData, DataFromList, MapData, MultiProcessRunner
+from dataflow.observe.figures import FlowStatistics, NodeStatistics
 from dataflow.observe.report_page import Sample, page_of, png_of, ticks
 from dataflow.observe.report_text import report_text
-from dataflow.observe.tracing import intervals, trace_of
-from dataflow.observe.verdict import ceiling_of, verdict_of
-from tests.observe.made_up import flow, runner, workers
-
-MADE = flow(runner(workers(2, busy=0.9, blocked=0.1), waiting=0.9, failures=3, restarts=1))
-
-
-def test_a_runner_without_workers_has_no_table_of_them():
-    alone = flow(runner((), waiting=0.9))
-    assert "no processor" not in report_text(alone) and "busy" not in page_of(alone)
-    assert not [event for event in trace_of(alone)["traceEvents"] if event["name"] == "thread_name"]
-
-
-def test_two_moments_at_the_same_time_have_no_rate_between_them():
-    made = runner(workers(1, busy=0.5))
-    twice = replace(made, history=(*made.history, made.history[-1]))
-    assert trace_of(flow(twice)) == trace_of(flow(made))
-
-
-def test_the_text_has_the_tree_the_rates_and_the_verdict():
-    assert report_text(MADE) == (
-        "node                                share        rate     length\n"
-        "BatchData(batch_size=32)                                      31\n"
-        "MultiProcessRunnerZMQ(num_proc=2)               200/s      1,000\n"
-        "  MapData(func=decode)                84%                  1,000\n"
-        "  DataFromList([…] of 1,000)          12%                  1,000\n"
-        "\n"
-        "MultiProcessRunnerZMQ: 2,000 datapoints in 10.0 s; the consumer waits 90%, receives 0%, is elsewhere 10%\n"
-        "  3 failures, 1 restarts\n"
-        "  worker      pid  datapoints   busy  window full  memory full  no task  no processor\n"
-        "       0     4711       1,000    90%          10%           0%       0%            0%\n"
-        "       1     4712       1,000    90%          10%           0%       0%            0%\n"
-        "\n" + verdict_of(MADE).text + "\nIf the loader took no time, the loop would run at least 10 times as fast."
-    )
-
-
-def test_figures_without_runners_are_shown():
-    alone = FlowStatistics((NodeStatistics("FakeData()"),))
-    assert "FakeData()" in report_text(alone)
-    assert "FakeData()" in page_of(alone)
-    assert trace_of(alone)["traceEvents"] == []
+from dataflow.observe.verdict import verdict_of
+from tests.observe.made_up import MADE, flow, runner, workers
+from tests.support.browser import open_pages
+from tests.support.waits import LIMIT
 
 
 class Tags(html.parser.HTMLParser):
@@ -158,42 +122,7 @@ def test_ticks_are_round_numbers_up_to_the_top(top):
     assert f"{marks[1]:.0e}"[0] in "125" and f"{marks[1]:.6e}"[2:8] == "000000"
 
 
-@pytest.mark.parametrize(
-    ("made", "sentence"),
-    [
-        (MADE, "at least 10 times as fast"),
-        (replace(MADE, nodes=MADE.nodes[1:], runners=(replace(MADE.runners[0], node=0),)), "run 10 times as fast"),
-        (flow(runner(workers(1, busy=1.0), waiting=0.75), above=0.0), "run 4.0 times as fast"),
-        (flow(runner(workers(1, busy=1.0), waiting=0.5), above=0.25), "run 4.0 times as fast"),
-        (flow(runner(workers(1, busy=1.0), waiting=0.01), above=0.0), "would hardly run faster"),
-        (flow(runner(workers(1, busy=1.0), waiting=1.0), above=0.0), "more than 100 times as fast"),
-        (FlowStatistics((NodeStatistics("a", share=0.5), NodeStatistics("b", share=0.25))), "run 4.0 times as fast"),
-        (FlowStatistics((NodeStatistics("a"),)), ""),
-        (flow(replace(runner(workers(1)), datapoints=0)), ""),
-    ],
-)
-def test_the_report_says_what_a_flow_that_takes_no_time_would_give(made, sentence):
-    assert sentence in ceiling_of(made)
-    assert bool(sentence) == bool(ceiling_of(made))
-    assert ceiling_of(made) in report_text(made)
-
-
-def test_the_trace_has_a_track_for_each_worker():
-    events = json.loads(json.dumps(trace_of(MADE)))["traceEvents"]
-    names = [event["args"]["name"] for event in events if event["ph"] == "M"]
-    assert names == ["MultiProcessRunnerZMQ", "worker 0 (pid 4711)", "worker 1 (pid 4712)"]
-    slices = [event for event in events if event["ph"] == "X"]
-    assert {event["tid"] for event in slices} == {1, 2}
-    busy = sum(event["dur"] for event in slices if event["name"] == "busy" and event["tid"] == 1)
-    assert busy == pytest.approx(9e6)
-    ends = {event["ts"] + event["dur"] for event in slices}
-    assert max(ends) == pytest.approx(10e6)
-
-
-def test_states_fit_between_two_moments():
-    before = Moment(1.0, 0, workers=(WorkerMoment(0.0), WorkerMoment(1.0)))
-    after = Moment(2.0, 5, workers=(WorkerMoment(3.0, 1.0), WorkerMoment(0.5), WorkerMoment(1.0)))
-    assert intervals(before, after) == [[("busy", 0.75), ("window full", 0.25)], []]
+# -- pictures ----------------------------------------------------------------------------------------------------------
 
 
 def decoded(png):
@@ -237,7 +166,97 @@ def test_other_arrays_do_not(array):
     assert png_of(array) is None
 
 
-def test_a_few_words_say_who_waits():
-    assert flow(runner(workers(2, busy=0.9, blocked=0.1), waiting=0.3)).waits == "consumer waits 30%, workers wait 10%"
-    assert flow(runner((), waiting=0.3)).waits == "consumer waits 30%"
-    assert replace(flow(runner(())), runners=()).waits == ""
+# -- in a browser ------------------------------------------------------------------------------------------------------
+
+
+READ = """
+(() => ({
+    figures: document.getElementById("statistics").textContent,
+    verdict: document.querySelector(".verdict").textContent,
+    tables: [...document.querySelectorAll("table")].map(
+        table => [...table.rows].map(row => [...row.cells].map(cell => cell.textContent))),
+    labels: [...document.querySelectorAll("svg")].map(svg => svg.getAttribute("aria-label")),
+    drawn: [...document.querySelectorAll("svg")].map(svg => svg.getBoundingClientRect().width > 0),
+    titles: [...document.querySelectorAll("h2, h3")].map(title => title.textContent),
+    label: document.getElementById("copy").textContent,
+    width: innerWidth,
+    scrolled: document.documentElement.scrollWidth,
+    background: getComputedStyle(document.body).backgroundColor,
+    images: [...document.images].map(image => image.complete && image.naturalWidth > 0),
+}))()
+"""
+
+
+@pytest.fixture
+def browser():
+    """There is a browser: PyQt6-WebEngine is installed."""
+    pytest.importorskip("PyQt6.QtWebEngineCore", exc_type=ImportError)
+
+
+def opened(path, width=1000, scheme="light"):
+    """What a browser without a network shows of a page, after a click on the button that copies the text."""
+    (found,) = open_pages([path.as_uri()], READ, width=width, scheme=scheme, click="copy", timeout=LIMIT)
+    return found
+
+
+def cells(table):
+    """The cells of a table, by the head of their column."""
+    head, *rows = table
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+@pytest.mark.usefixtures("browser")
+@pytest.mark.slow
+def test_a_report_of_a_real_run_opens_without_network_and_errors(tmp_path):
+    images = DataFromList([[np.full((8, 8, 3), k, np.uint8), "</script>"] for k in range(200)], shuffle=False)
+    page = tmp_path / "report.html"
+    with BatchData(MultiProcessRunner(MapData(images, list), 10, 2, strict=True), 4) as df:
+        list(df)
+    df.report(page)  # closed: the figures no longer change
+    statistics = df.statistics()
+    found = opened(page)
+    assert found["console"] == []
+    assert found["blocked"] == []
+    content = found["content"]
+    assert json.loads(content["figures"]) == json.loads(json.dumps(dataclasses.asdict(statistics)))
+    assert content["verdict"] == verdict_of(statistics).text
+    chain, workers = map(cells, content["tables"])
+    (runner,) = statistics.runners
+    assert [row["node"] for row in chain] == [node.prefix + node.node for node in statistics.nodes]
+    assert chain[runner.node]["datapoints/s"] == f"{runner.datapoints_per_second:,.4g}"
+    waited = f"{runner.waiting_seconds / runner.consumer_seconds:.0%}"
+    assert f"The consumer waited {waited} of the time" in content["titles"]
+    assert [row["pid"] for row in workers] == [str(worker.pid or "") for worker in runner.workers]
+    assert sum(int(row["datapoints"]) for row in workers) == sum(worker.datapoints for worker in runner.workers)
+    assert all(content["drawn"])
+    assert content["images"] == [True] * 3
+    assert content["label"] == "Copied"
+    assert found["clipboard"].split() == df.report().split()
+
+
+@pytest.mark.usefixtures("browser")
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_a_phone_and_follows_the_colours_of_the_system(width, scheme, tmp_path):
+    page = tmp_path / "report.html"
+    page.write_text(page_of(flow(runner(workers(8, busy=0.9, blocked=0.1), waiting=0.9))))
+    content = opened(page, width, scheme)["content"]
+    assert content["width"] == width
+    assert content["scrolled"] <= width
+    brightness = sum(map(int, re.findall(r"\d+", content["background"])[:3])) / 3
+    assert brightness > 200 if scheme == "light" else brightness < 60
+
+
+@pytest.mark.usefixtures("browser")
+def test_the_browser_blocks_the_network_and_reports_errors(tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text(
+        '<img src="http://127.0.0.1:9/picture.png"><p class="verdict"></p><p id="statistics"></p>'
+        '<button id="copy"></button>'
+        "<script>console.error('an error')</script>"
+    )
+    found = opened(page)
+    assert "an error" in found["console"]
+    assert found["blocked"] == ["http://127.0.0.1:9/picture.png"]
+    assert found["content"]["images"] == [False]
