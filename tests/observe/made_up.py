@@ -1,5 +1,6 @@
-"""Made-up figures of flows."""
+"""Made-up flows, and made-up figures of flows."""
 
+import itertools
 from dataclasses import replace
 
 from dataflow.observe.figures import (
@@ -10,6 +11,7 @@ from dataflow.observe.figures import (
     WorkerMoment,
     WorkerStatistics,
 )
+from dataflow.protocol.base import DataFlow
 
 SECONDS = 10.0
 
@@ -90,3 +92,31 @@ def flow(made, shares=(0.84, 0.12), above=None):
 
 MADE = flow(runner(workers(2, busy=0.9, blocked=0.1), waiting=0.9, failures=3, restarts=1))
 """Two workers are busy, and the consumer waits for them."""
+
+
+class Passes(DataFlow):
+    """Passes of `n` datapoints, which counts those that were taken."""
+
+    def __init__(self, n):
+        self.n = n
+        self.taken = 0
+
+    def __len__(self):
+        return self.n
+
+    def _df_run_pass(self, p, stream):
+        for k in range(self.n):
+            self.taken += 1
+            yield [p, k]
+
+
+class Endless(DataFlow):
+    """A pass without end, which counts the datapoints that were taken."""
+
+    def __init__(self):
+        self.taken = 0
+
+    def _df_run_pass(self, p, stream):
+        for k in itertools.count():
+            self.taken += 1
+            yield [p, k]

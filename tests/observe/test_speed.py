@@ -1,39 +1,11 @@
 """TestDataSpeed: the measured speed, and that datapoints are unchanged."""
 
-import itertools
 import logging
-import re
 
 import pytest
 
-from dataflow import DataFromList, MultiThreadRunner
-from dataflow.observe.progress import Bar
 from dataflow.observe.speed import TestDataSpeed
-from dataflow.protocol.base import DataFlow
-
-
-class Passes(DataFlow):
-    def __init__(self, n):
-        self.n = n
-        self.taken = 0
-
-    def __len__(self):
-        return self.n
-
-    def _df_run_pass(self, p, stream):
-        for k in range(self.n):
-            self.taken += 1
-            yield [p, k]
-
-
-class Endless(DataFlow):
-    def __init__(self):
-        self.taken = 0
-
-    def _df_run_pass(self, p, stream):
-        for k in itertools.count():
-            self.taken += 1
-            yield [p, k]
+from tests.observe.made_up import Endless, Passes
 
 
 def test_pytest_does_not_collect_the_class():
@@ -50,29 +22,6 @@ def test_start_returns_and_logs_datapoints_per_second(caplog, capsys):
     assert "50/50" in shown.err
     assert "dp/s" in shown.err
     assert shown.out == ""
-
-
-def test_the_bar_shows_who_waits(capsys):
-    def make():
-        return DataFromList([[k] for k in range(40)])
-
-    with MultiThreadRunner(make, 10, 1, strict=True) as ds:
-        TestDataSpeed(ds).start()
-    assert re.search(r"40/40.*dp/s, consumer waits \d+%, workers wait \d+%", capsys.readouterr().err)
-
-
-def test_the_bar_of_a_flow_without_workers_shows_the_speed_only(capsys):
-    TestDataSpeed(Passes(5)).start()
-    assert "waits" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("make", "total"), [(lambda: Passes(4), 4), (Endless, None)])
-def test_tqdm_takes_a_flow(make, total, capsys):
-    with Bar(make(), unit="dp") as bar:
-        for _ in itertools.islice(bar, 4):
-            bar.set_postfix_str(bar.iterable.statistics().waits, refresh=False)
-    assert bar.total == total
-    assert "dp/s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
