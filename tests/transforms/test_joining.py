@@ -149,18 +149,6 @@ def test_dropped_datapoints_keep_their_index():
         df[0]
 
 
-@pytest.mark.parametrize("node", [JoinData, ConcatData])
-def test_inputs_are_one_or_more_flows(node):
-    with pytest.raises(ValueError, match="at least one"):
-        node([])
-    with pytest.raises(TypeError, match="DataFromList"):
-        node([numbers(1), [[1]]])
-    with pytest.raises(TypeError, match="a list of dataflows"):
-        node(numbers(1))
-    with pytest.raises(IndexError, match="empty"):
-        node([numbers(0), numbers(0)])[0]
-
-
 @pytest.mark.parametrize(
     "make",
     [

@@ -8,7 +8,6 @@ import pytest
 from dataflow.errors import LengthUnknown, NotAddressable, ShapeMismatch
 from dataflow.protocol.datapoint import allocating
 from dataflow.sources.in_memory import DataFromList
-from dataflow.transforms.arguments import fits
 from dataflow.transforms.padding import BucketBatchData, PadBatchData
 from dataflow.transforms.repeating import RepeatedData
 from dataflow.transforms.resuming import ResumableData
@@ -258,7 +257,3 @@ def test_sequences_whose_common_dtype_changes_a_value_are_refused():
         list(PadBatchData(DataFromList(rows, shuffle=False), 2))
     with pytest.raises(OverflowError, match="infinite"):
         list(PadBatchData(DataFromList([[[1e300]], [[1.0, 2.0]]], shuffle=False), 2))
-
-
-def test_what_a_dtype_can_hold_as_padding():
-    assert fits(0, np.dtype("V2")) and not fits(0, np.dtype("i4,i4")) and not fits(0, np.dtype("U1"))

@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 
-from dataflow.errors import NotAddressable
 from dataflow.protocol import seeding
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.iterating import DataFromGenerator
@@ -14,7 +13,6 @@ from dataflow.sources.queues import DataFromQueue
 from dataflow.sources.synthetic import FakeData
 from dataflow.transforms import shuffling
 from dataflow.transforms.mapping import MapData
-from dataflow.transforms.repeating import RepeatedData
 from dataflow.transforms.shuffling import LocallyShuffleData, ShuffleData
 from tests.support.contract import seeded
 
@@ -142,13 +140,6 @@ def test_its_order_is_not_that_of_another_node_in_the_chain():
 def test_its_own_seed_gives_it_its_order():
     assert list(ShuffleData(numbers(50), seed=1)) == list(ShuffleData(numbers(50), seed=1))
     assert list(ShuffleData(numbers(50), seed=1)) != list(ShuffleData(numbers(50), seed=2))
-
-
-def test_an_input_without_indexes_or_end_raises():
-    with pytest.raises(NotAddressable, match="ShuffleData reads its input by index, but DataFromGenerator is only"):
-        ShuffleData(DataFromGenerator(lambda: iter([1])))
-    with pytest.raises(ValueError, match="a pass of RepeatedData never ends"):
-        ShuffleData(RepeatedData(numbers(3), -1))
 
 
 def test_an_empty_input_can_be_shuffled():
