@@ -14,6 +14,7 @@ from typing import IO
 
 INTERRUPTS = "tests/promises/test_ctrl_c_is_safe.py"
 TRANSFORMS = "tests/transforms"
+CHAINS = "tests/promises/test_chains_yield_the_same.py"
 ENDS = (
     "tests/promises/test_faults_of_maps_reach_the_loop.py",
     "tests/promises/test_faults_reach_the_loop.py",
@@ -25,7 +26,7 @@ IN_FULL = (
         (INTERRUPTS, "-k", words)
         for words in ("every_line and map", "every_line and not map", "refuses", "not every_line and not refuses")
     ),
-    (TRANSFORMS,),
+    (TRANSFORMS, CHAINS),
     ENDS,
 )
 # These wait most, for Ray and for the ends of processes. What else is in which part makes the parts take equally long.
@@ -38,6 +39,7 @@ OTHER = (
     "tests/system",
     "tests/transport",
     TRANSFORMS,
+    CHAINS,
 )
 RUNNERS = ("tests/runners", "tests/promises")
 RUNNERS += tuple(f"--ignore={place}" for place in (*OTHER, *WAITING))
@@ -79,6 +81,9 @@ if __name__ == "__main__":
     in_full = any("full" in argument for argument in given) and "-k" not in given
     parts = [RUNNERS, OTHER, REST, WAITING]
     if in_full:
-        parts[:2] = [(*RUNNERS, f"--ignore={INTERRUPTS}"), tuple(k for k in OTHER if k not in {*ENDS, TRANSFORMS})]
+        parts[:2] = [
+            (*RUNNERS, f"--ignore={INTERRUPTS}"),
+            tuple(k for k in OTHER if k not in {*ENDS, TRANSFORMS, CHAINS}),
+        ]
         parts += IN_FULL
     sys.exit(run_parts(parts, given))

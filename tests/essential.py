@@ -26,6 +26,7 @@ OTHER = (
     "tests/observe/test_representation.py",
     "tests/protocol/test_state.py",
     "tests/protocol/test_seeding.py",
+    "tests/promises/test_chains_yield_the_same.py",
     "tests/promises/test_unlike_tensorpack.py",
     "tests/sources",
     "tests/transforms",
