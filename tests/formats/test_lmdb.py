@@ -1,4 +1,4 @@
-"""LMDB files of any origin: keys, values, tensorpack's layout, and one environment for each process."""
+"""LMDB files of any origin: keys, values, tensorpack's layout, the size of the map, and one environment per process."""
 
 import mmap
 import os
@@ -432,3 +432,15 @@ def test_a_value_of_a_file_of_ours_that_is_no_record_is_named(tmp_path):
         pytest.raises(FileDamaged, match="key b'00000001': bytes that do not begin"),
     ):
         list(df)
+
+
+@pytest.mark.parametrize("frequency", [1, 7, 5000])
+@pytest.mark.parametrize("pending", [1 << 12, 1 << 24])
+def test_a_map_that_is_full_grows_and_loses_nothing(frequency, pending, tmp_path, monkeypatch):
+    monkeypatch.setattr(lmdb_format, "_FIRST_MAP", 1 << 15)
+    monkeypatch.setattr(lmdb_format, "_PENDING", pending)
+    dps = [[k, np.full(k % 700, k)] for k in range(400)] + [[400, np.zeros(1 << 17)]]
+    path = LMDB.file(tmp_path)
+    LMDB.save(flow(dps), path, frequency)
+    with LMDB.load(path, shuffle=False) as df:
+        assert_same(list(df), dps)

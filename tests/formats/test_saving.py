@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from dataflow import DataFromGenerator
-from dataflow.formats import lmdb as lmdb_format
 from dataflow.formats import saving
-from tests.formats.files import FORMATS, LMDB, assert_same, by_name, flow
+from tests.formats.files import FORMATS, assert_same, by_name
 
 ROOT = Path(__file__).parents[2]
 every_format = pytest.mark.parametrize("form", FORMATS, ids=by_name)
@@ -291,18 +290,3 @@ def test_a_file_that_may_not_grow_is_an_error_that_leaves_nothing_behind(form, t
     assert left_in(tmp_path) == [os.path.basename(path)]
     with form.load(path, shuffle=False) as df:
         assert_same(list(df), OLD)
-
-
-# -- LMDB's map --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("frequency", [1, 7, 5000])
-@pytest.mark.parametrize("pending", [1 << 12, 1 << 24])
-def test_a_map_that_is_full_grows_and_loses_nothing(frequency, pending, tmp_path, monkeypatch):
-    monkeypatch.setattr(lmdb_format, "_FIRST_MAP", 1 << 15)
-    monkeypatch.setattr(lmdb_format, "_PENDING", pending)
-    dps = [[k, np.full(k % 700, k)] for k in range(400)] + [[400, np.zeros(1 << 17)]]
-    path = LMDB.file(tmp_path)
-    LMDB.save(flow(dps), path, frequency)
-    with LMDB.load(path, shuffle=False) as df:
-        assert_same(list(df), dps)
