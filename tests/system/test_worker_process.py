@@ -21,9 +21,9 @@ import psutil
 import pytest
 
 from dataflow.errors import NotPicklable
-from dataflow.system.descriptors import pipe
+from dataflow.system.descriptors import passing_to_child, pipe
 from dataflow.system.worker_info import worker_info, worker_info_of
-from dataflow.system.worker_process import Payload, ProcessWorker, keep_freed_memory
+from dataflow.system.worker_process import Payload, ProcessWorker, hold_on, keep_freed_memory
 from tests.support.fakes import METHODS
 from tests.support.waits import LIMIT, wait_until
 
@@ -180,6 +180,56 @@ def test_a_worker_ends_when_its_lifeline_is_let_go(method):
     worker.release()
     wait_until(worker.has_ended, LIMIT, "survives")
     worker.release()  # what was alive then could not be given back
+
+
+def forked(lifeline, body):
+    with passing_to_child(lifeline):
+        pid = os.fork()
+    if not pid:
+        try:
+            body()
+        finally:
+            os._exit(5)
+    return pid
+
+
+def ended(pid):
+    found, status = os.waitpid(pid, os.WNOHANG)
+    return (os.waitstatus_to_exitcode(status),) if found else None
+
+
+def spin():
+    while True:
+        sum(range(10**12))  # holds the interpreter's lock, and never looks for signals of Python
+
+
+@pytest.mark.parametrize("doing", [signal.pause, spin], ids=["waits", "computes"])
+def test_a_process_is_killed_when_the_other_end_is_closed(doing):
+    held, lifeline = pipe()
+    ready, say = pipe()
+
+    def body():
+        hold_on(held)
+        os.write(say_fd, b"r")
+        doing()
+
+    say_fd = os.dup(say.fd)
+    pid = forked(held, body)
+    assert os.read(ready.fd, 1) == b"r"
+    assert ended(pid) is None
+    lifeline.close()
+    assert wait_until(lambda: ended(pid), LIMIT, "survives") == (-signal.SIGKILL,)
+    os.close(say_fd)
+    for end in (held, ready, say):
+        end.close()
+
+
+def test_a_parent_that_has_gone_before_is_noticed_at_once():
+    held, lifeline = pipe()
+    lifeline.close()
+    pid = forked(held, lambda: hold_on(held))
+    assert wait_until(lambda: ended(pid), LIMIT, "survives") == (-signal.SIGKILL,)
+    held.close()
 
 
 def test_the_code_of_an_exit_is_known():
