@@ -1,4 +1,4 @@
-"""The command line: keys, send and speed."""
+"""The command line: how a flow is named, and the commands keys, send and speed."""
 
 import re
 import subprocess
