@@ -1,10 +1,12 @@
 """What tests of the network share."""
 
+import logging
 import random
 import socket
 
 import pytest
 
+from dataflow.remote import receiving, sending
 from dataflow.remote.sending import Connection
 
 FIXED = range(20_000, 30_000)  # ports that the system gives to nobody who lets it choose
@@ -39,3 +41,27 @@ def waiting(monkeypatch):
         monkeypatch.setattr(Connection, "wait_welcome", wait_welcome)
 
     return wait_for
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """The seconds after which both sides log now that nobody of ours has come."""
+    monkeypatch.setattr(receiving, "_WARN_AFTER", 0.2)
+    monkeypatch.setattr(sending, "_WARN_AFTER", 0.2)
+    return 0.2
+
+
+@pytest.fixture
+def warnings_of(caplog):
+    """The warnings that a module has logged, beside those of messages that were refused."""
+
+    def messages(module):
+        return [
+            record.getMessage()
+            for record in caplog.records
+            if record.name == module.__name__
+            and record.levelno == logging.WARNING
+            and "refused a message" not in record.getMessage()
+        ]
+
+    return messages

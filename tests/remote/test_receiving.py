@@ -31,6 +31,7 @@ from dataflow import (
     TimeoutError,
     send_dataflow_zmq,
 )
+from dataflow.remote import receiving
 from dataflow.remote.receiving import ReceivingSocket
 from tests.support.faults import deadline
 from tests.support.forks import in_child
@@ -621,3 +622,69 @@ def test_what_is_assigned_before_the_socket_is_opened_counts():
         df.addr1 = "tcp://0.0.0.0:*"
         with pytest.raises(ValueError, match="RemoteDataZMQ"):  # as in the constructor
             df.reset_state()
+
+
+# -- peers that are none of ours ---------------------------------------------------------------------------------------
+
+
+class Consuming:
+    """A loop over a receiver in a thread of its own."""
+
+    def __init__(self, df):
+        self.found = []
+        self._thread = threading.Thread(target=self._run, args=(df,))
+        self._thread.start()
+
+    def _run(self, df):
+        try:
+            for (k,) in df:
+                self.found.append(k)
+        except DataFlowTerminated:
+            pass
+
+    def join(self):
+        self._thread.join(LIMIT)
+        assert not self._thread.is_alive(), "the receiver hangs"
+
+
+@pytest.mark.parametrize("kind", [zmq.PUSH, zmq.PUB, zmq.REQ, None], ids=["push", "pub", "req", "nobody"])
+def test_a_receiver_logs_once_that_no_sender_of_ours_has_come(kind, soon, warnings_of):
+    with RemoteDataZMQ(LOOPBACK) as df, zmq.Context() as context:
+        df.reset_state()
+        peer = None
+        if kind is not None:
+            peer = context.socket(kind)
+            peer.setsockopt(zmq.LINGER, 0)
+            peer.setsockopt(zmq.SNDTIMEO, 1000)
+            peer.connect(df.addresses[0])
+            peer.send(pickle.dumps([1, 2]))  # as tensorpack's sender does
+        consuming = Consuming(df)
+        wait_until(lambda: warnings_of(receiving), LIMIT, "nothing was logged")
+        sending = Sending(numbers(5), df.addresses[0])
+        wait_until(lambda: len(consuming.found) == 5, LIMIT, "an honest sender is not served")
+        assert sending.wait_result() == 5
+        if peer is not None:
+            peer.close()
+        address = df.addresses[0]
+        df.close()
+        consuming.join()
+    (message,) = warnings_of(receiving)
+    for part in (address, "0.2 seconds", "send_dataflow_zmq", "tensorpack", "curve=", "timeout="):
+        assert part in message
+
+
+def test_a_receiver_of_ours_that_has_met_a_sender_logs_nothing(soon, warnings_of):
+    with RemoteDataZMQ(LOOPBACK, timeout=3 * soon) as df:
+        df.reset_state()
+        sending = Sending(numbers(3), df.addresses[0])
+        found = []
+        with pytest.raises(TimeoutError):
+            found.extend(df)
+        assert sending.wait_result() == 3
+    assert not warnings_of(receiving)
+
+
+def test_a_receiver_that_is_given_time_logs_nothing(warnings_of):
+    with RemoteDataZMQ(LOOPBACK, timeout=0.2) as df, pytest.raises(TimeoutError):
+        next(iter(df))
+    assert not warnings_of(receiving)

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import pytest
 import zmq
 
-from dataflow import DataFlowTerminated, SenderLost
+from dataflow import DataFlowTerminated, SenderLost, TimeoutError, send_dataflow_zmq
 from dataflow.remote import receiving, sending
 from dataflow.remote.frames import FrameEncoder
 from dataflow.remote.peer_messages import NO_ID, ORDERLY, Hello, PeerMessage, PeerMessageKind, SendLimits, pack
 from dataflow.remote.peer_options import PeerOptions
 from tests.support.forks import in_child
+from tests.support.senders import numbers
 
 PEER, OTHER, RUN = b"peer", b"other", b"r" * 16
 LIMITS = SendLimits(0, 1 << 20)
@@ -126,6 +127,22 @@ def test_a_receiver_is_late_only_where_something_is_outstanding(connect):
     connection._ending = True
     connection._read()
     assert "has taken nothing for 5 seconds" in str(connection._lost)
+
+
+@pytest.mark.parametrize("bind", [False, True])
+def test_a_sender_logs_once_that_no_receiver_of_ours_has_come(bind, soon, warnings_of):
+    with zmq.Context() as context, context.socket(zmq.PULL) as peer:  # as tensorpack's receiver is
+        peer.setsockopt(zmq.LINGER, 0)
+        if bind:
+            address = "tcp://127.0.0.1:*"
+        else:
+            peer.bind("tcp://127.0.0.1:*")
+            address = peer.getsockopt_string(zmq.LAST_ENDPOINT)
+        with pytest.raises(TimeoutError):
+            send_dataflow_zmq(numbers(3), address, bind=bind, timeout=4 * soon)
+    (message,) = warnings_of(sending)
+    for part in ("tcp://127.0.0.1:", "RemoteDataZMQ", "tensorpack", "timeout="):
+        assert part in message
 
 
 @pytest.fixture
