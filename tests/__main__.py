@@ -33,6 +33,8 @@ IN_FULL = (
 WAITING = ("tests/ray", "tests/promises/test_workers_end_with_the_program.py")
 OTHER = (
     "tests/promises/test_arrays_are_yours.py",
+    "tests/promises/test_remote_passes_are_complete.py",
+    "tests/promises/test_strangers_execute_nothing.py",
     *ENDS,
     "tests/compat",
     "tests/remote",

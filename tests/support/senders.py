@@ -107,3 +107,9 @@ class Stranger:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def look(df: Any) -> None:
+    """Make the receiver take what has come, without a datapoint."""
+    receiver = df._df_state.resource
+    assert list(receiver.receive()) == []

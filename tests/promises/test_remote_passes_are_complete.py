@@ -1,4 +1,4 @@
-"""Senders that are far away: delay, stalls and broken connections. Nothing is lost or doubled, or an error says so."""
+"""A pass over the network is complete and in order, or an error says so: delay, stalls, gaps, broken connections."""
 
 import contextlib
 import os
@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from dataflow import DataFromGenerator, ReceiverLost, RemoteDataZMQ, SenderLost, TimeoutError
+from dataflow.remote.peer_messages import PeerMessageKind
 from tests.support.faults import deadline
-from tests.support.senders import LOOPBACK, ROOT, Sending, numbers
+from tests.support.senders import LOOPBACK, ROOT, Sending, Stranger, look, numbers
 from tests.support.slow_link import SlowLink
 from tests.support.waits import LIMIT, wait_until
 
@@ -142,6 +143,30 @@ def test_a_connection_that_breaks_is_an_error_at_both_ends():
         again = Sending(numbers(10), df.addresses[0], heartbeat=0.5)
         assert list(df) == [[k] for k in range(10)]
         assert again.wait_result() == 10
+
+
+def test_an_end_with_another_count_is_an_error_that_says_how_many_are_missing():
+    with receiver() as df:
+        iter(df)
+        df._df_state.resource.begin_pass()
+        with Stranger(df.addresses[0]) as sender:
+            sender.join(lambda: look(df))
+            sender.say(PeerMessageKind.DATA, 0, 1, [b"\x91\x91\x01", b""])
+            sender.say(PeerMessageKind.END, 5)
+            with pytest.raises(SenderLost, match="it has sent 5 datapoints, so 4 are missing") as lost:
+                list(df)
+            assert lost.value.received == 1
+
+
+def test_a_gap_between_datapoints_is_an_error():
+    with receiver() as df:
+        iter(df)
+        df._df_state.resource.begin_pass()
+        with Stranger(df.addresses[0]) as sender:
+            sender.join(lambda: look(df))
+            sender.say(PeerMessageKind.DATA, 3, 1, [b"\x91\x91\x01", b""])
+            with pytest.raises(SenderLost, match="so 3 are missing"):
+                list(df)
 
 
 def test_a_receiver_that_pauses_for_long_is_not_lost_though_no_more_messages_are_read(monkeypatch):

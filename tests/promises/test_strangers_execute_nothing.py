@@ -10,9 +10,9 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dataflow import RemoteDataZMQ, SenderLost
+from dataflow import RemoteDataZMQ
 from dataflow.remote.peer_messages import PeerMessage, PeerMessageKind, pack
-from tests.support.senders import LOOPBACK, Sending, Stranger, numbers
+from tests.support.senders import LOOPBACK, Sending, Stranger, look, numbers
 from tests.support.waits import LIMIT, wait_until
 
 RAN = []
@@ -70,12 +70,6 @@ def serve(df, n=100):
     assert [k for (k,) in df] == list(range(n))
     assert sending.wait_result() == n
     assert not RAN
-
-
-def look(df):
-    """Make the receiver take what has come, without a datapoint."""
-    receiver = df._df_state.resource
-    assert list(receiver.receive()) == []
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -162,28 +156,6 @@ def test_a_sender_that_comes_and_goes_without_a_word_changes_nothing(df):
             stranger.write([b"x"])
     assert len(list(stream)) == 1995
     assert sending.wait_result() == 2000
-
-
-def test_an_end_with_another_count_is_an_error_that_says_how_many_are_missing(df):
-    iter(df)
-    df._df_state.resource.begin_pass()
-    with Stranger(df.addresses[0]) as sender:
-        sender.join(lambda: look(df))
-        sender.say(PeerMessageKind.DATA, 0, 1, [b"\x91\x91\x01", b""])
-        sender.say(PeerMessageKind.END, 5)
-        with pytest.raises(SenderLost, match="it has sent 5 datapoints, so 4 are missing") as lost:
-            list(df)
-        assert lost.value.received == 1
-
-
-def test_a_gap_between_datapoints_is_an_error(df):
-    iter(df)
-    df._df_state.resource.begin_pass()
-    with Stranger(df.addresses[0]) as sender:
-        sender.join(lambda: look(df))
-        sender.say(PeerMessageKind.DATA, 3, 1, [b"\x91\x91\x01", b""])
-        with pytest.raises(SenderLost, match="so 3 are missing"):
-            list(df)
 
 
 def test_a_frame_longer_than_agreed_is_not_read():
