@@ -25,6 +25,7 @@ from dataflow.system.descriptors import passing_to_child, pipe
 from dataflow.system.worker_info import worker_info, worker_info_of
 from dataflow.system.worker_process import Payload, ProcessWorker, hold_on, keep_freed_memory
 from tests.support.fakes import METHODS
+from tests.support.programs import printed
 from tests.support.waits import LIMIT, wait_until
 
 
@@ -428,15 +429,6 @@ def test_a_fork_server_that_has_ended_is_no_obstacle(monkeypatch):
     assert reported("forkserver", partial(int, "5")) == "5"
 
 
-def printed(program, place, *arguments):
-    file = place / "program.py"
-    file.write_text(program)
-    done = subprocess.run(
-        [sys.executable, file, *arguments], stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT
-    )
-    return done.stdout.strip()
-
-
 PROGRAM = """
 import multiprocessing, sys
 from multiprocessing import forkserver
@@ -457,32 +449,6 @@ def test_the_fork_server_imports_what_workers_need_unless_the_program_has_chosen
     found = printed(PROGRAM, tmp_path, *chosen).split()
     expected = {"dataflow.sources.in_memory", "dataflow.transport.zeromq", "dataflow.system.preload"}
     assert found == list(chosen) if chosen else found[0] == "__main__" and expected <= set(found)
-
-
-IMPORTS = """
-import sys
-import os
-sys.before = {os.getpid(): set(sys.modules)}
-import numpy
-from dataflow import BatchData, DataFromList, MapData, ParallelData
-
-def imported(dp):
-    new = set(sys.modules) - sys.before[os.getpid()]
-    return [sorted(name for name in new if name.startswith(("dataflow", "importlib", "numpy")))]
-
-def note():
-    sys.before.setdefault(os.getpid(), set(sys.modules))  # from Python 3.14 on the server imports this program
-
-if __name__ == "__main__":
-    df = BatchData(MapData(DataFromList([[1]]), imported), 1, use_list=True)
-    with ParallelData(df, 1, context="forkserver", worker_init=note) as df:
-        print(*next(iter(df)))
-"""
-
-
-@pytest.mark.slow
-def test_a_worker_of_the_fork_server_imports_nothing_that_the_server_has_not(tmp_path):
-    assert printed(IMPORTS, tmp_path) == "[[]]"
 
 
 INTERRUPTED = """
