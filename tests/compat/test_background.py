@@ -1,7 +1,6 @@
 """Background processes that make one result after the other."""
 
 import gc
-import logging
 import os
 import random
 import signal
@@ -402,46 +401,6 @@ def test_a_forked_child_starts_its_own():
     assert os.waitpid(pid, 0)[1] == 0
     bg.get(timeout=LIMIT)
     bg.shutdown()
-
-
-@pytest.mark.slow
-def test_who_waits_uses_no_cpu(monkeypatch):
-    """It counts how often it wakes up: seconds of CPU depend on the machine, and on what else it does."""
-    waits = []
-    wait = CommandPool.wait
-    monkeypatch.setattr(CommandPool, "wait", lambda pool, timeout: (waits.append(timeout), wait(pool, timeout)))
-
-    def block():
-        signal.pause()  # without end
-
-    with BackgroundProc(block, ["i8"], [(3,)], n_proc=2) as bg:
-        with pytest.raises(DataFlowTimeout):
-            bg.get(timeout=1.0)
-        assert len(waits) < 30, "get is busy while it waits"
-    others = psutil.Process().children(recursive=True)
-    with BackgroundProc(drawn, n_proc=2) as bg:
-        for _ in range(2):
-            bg.get(timeout=LIMIT)
-        workers = [child for child in psutil.Process().children(recursive=True) if child not in others]
-        wait_until(lambda: all(worker.status() == "sleeping" for worker in workers), LIMIT, "they never wait")
-        before = [sum(worker.num_ctx_switches()) for worker in workers]
-        with pytest.raises(DataFlowTimeout):  # half a second goes by
-            BackgroundProc(block, ["i8"], [(3,)]).get(timeout=0.5)
-        after = [sum(worker.num_ctx_switches()) for worker in workers]
-        assert sum(after) - sum(before) < 5, "a worker is busy while it waits"
-
-
-def test_the_profile_is_logged_and_added_up(caplog):
-    caplog.set_level(logging.INFO, "dataflow")
-    with BackgroundProc(drawn, profile=True, n_proc=2) as bg:
-        for _ in range(3):
-            bg.get(timeout=LIMIT)
-        found = bg.statistics()
-        assert found.num_results == 3 and found.seconds_made > 0 and found.seconds_waited >= 0
-        with pytest.raises(AttributeError):
-            found.num_results = 0
-    lines = [record.message for record in caplog.records]
-    assert len(lines) == 3 and "worker 0 made a result in" in lines[0] and "worker 1" in lines[1]
 
 
 def test_it_can_be_iterated():

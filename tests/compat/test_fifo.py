@@ -1,7 +1,6 @@
 """Jobs that fill shared arrays, first in, first out."""
 
 import gc
-import logging
 import multiprocessing
 import os
 import threading
@@ -198,15 +197,6 @@ def test_too_few_jobs_are_warned_of(caplog):
         queue.startproc(["i8"], [1], fill, (1,))
         queue.get(timeout=LIMIT)
         assert not caplog.records
-
-
-def test_the_profile_is_logged_and_added_up(caplog):
-    caplog.set_level(logging.INFO, "dataflow")
-    with SharedQ(profile=True) as queue:
-        queue.startproc(["i8"], [1], fill, (1,))
-        queue.get(timeout=LIMIT)
-        assert queue.statistics().num_results == 1 and queue.statistics().seconds_made > 0
-    assert "SharedQ: a worker made a result in" in caplog.text
 
 
 def test_arrays_outlive_queue_process_and_each_other():

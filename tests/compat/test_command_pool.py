@@ -1,4 +1,4 @@
-"""Every fault in every class under every start method: a clear error, never half-written data, and a fresh start."""
+"""Every fault in the processes of every class that has a pool: a clear error, no half-written data, a fresh start."""
 
 import itertools
 import os
@@ -14,6 +14,7 @@ import pytest
 
 from dataflow import BackgroundProc, DataFlowTerminated, SharedMem, SharedQ, WorkerDied
 from dataflow import TimeoutError as DataFlowTimeout
+from dataflow.compat.command_pool import CommandPool
 from tests.compat.targets import GOOD, SIZE, Counting, DiesWriting, drawn, fill, fill_half_and_die, strike
 from tests.support.fakes import METHODS
 from tests.support.faults import FAULTS, Fault, deadline, reported
@@ -313,3 +314,30 @@ def test_shutdown_does_not_wait_for_what_nobody_wants():
         bg.shutdown()
         with BackgroundProc(drawn) as bg:
             bg.get()
+
+
+@pytest.mark.slow
+def test_who_waits_uses_no_cpu(monkeypatch):
+    """It counts how often it wakes up: seconds of CPU depend on the machine, and on what else it does."""
+    waits = []
+    wait = CommandPool.wait
+    monkeypatch.setattr(CommandPool, "wait", lambda pool, timeout: (waits.append(timeout), wait(pool, timeout)))
+
+    def block():
+        signal.pause()  # without end
+
+    with BackgroundProc(block, ["i8"], [(3,)], n_proc=2) as bg:
+        with pytest.raises(DataFlowTimeout):
+            bg.get(timeout=1.0)
+        assert len(waits) < 30, "get is busy while it waits"
+    others = psutil.Process().children(recursive=True)
+    with BackgroundProc(drawn, n_proc=2) as bg:
+        for _ in range(2):
+            bg.get(timeout=LIMIT)
+        workers = [child for child in psutil.Process().children(recursive=True) if child not in others]
+        wait_until(lambda: all(worker.status() == "sleeping" for worker in workers), LIMIT, "they never wait")
+        before = [sum(worker.num_ctx_switches()) for worker in workers]
+        with pytest.raises(DataFlowTimeout):  # half a second goes by
+            BackgroundProc(block, ["i8"], [(3,)]).get(timeout=0.5)
+        after = [sum(worker.num_ctx_switches()) for worker in workers]
+        assert sum(after) - sum(before) < 5, "a worker is busy while it waits"
