@@ -1,4 +1,4 @@
-"""Flows that begin in the code of a node: they take their root, place and pass from there."""
+"""Passes: a flow that begins in the code of a node takes its root, place and pass from there."""
 
 import copy
 import itertools
@@ -30,6 +30,7 @@ from dataflow import (
     ShuffleData,
     seed,
 )
+from dataflow.protocol.passes import walk
 from tests.support.contract import seeded
 from tests.support.own_nodes import ADDRESSABLE, KEEPING, SHAPES, shuffled
 from tests.support.products import covering
@@ -315,3 +316,9 @@ def test_slots_are_copied_and_sent():
     df.extra = 1
     for made in copy.copy(df), pickle.loads(pickle.dumps(df)):
         assert made.extra == 1 and len(list(made)) == 6
+
+
+def test_a_walk_may_go_on_behind_workers():
+    df = MapData(MultiProcessRunnerZMQ(ShuffleData(shuffled()), 1), list)
+    assert [type(node).__name__ for node in walk(df)] == ["MapData", "MultiProcessRunnerZMQ"]
+    assert [type(node).__name__ for node in walk(df, everywhere=True)][2:] == ["ShuffleData", "DataFromList"]
