@@ -1,8 +1,11 @@
 """What is imported, and when: the package alone, the names that are used, and what a worker needs."""
 
+import ast
 import importlib
+import importlib.util
 import os
 import pickle
+import pydoc
 import re
 import subprocess
 import sys
@@ -20,6 +23,7 @@ HEAVY = {"asyncio", "cloudpickle", "cv2", "h5py", "lmdb", "msgpack", "multiproce
 HEAVY |= {"sklearn", "torch", "tqdm", "zmq", "pyarrow", "polars", "fsspec", "datasets", "webdataset"}
 HEAVY |= {"PIL", "aiohttp", "jax", "libcst", "lightning", "torchdata"}
 NOT_IN_ALL = {"TimeoutError", "__version__", "empty", "profile", "seed"}
+REEXPORTED = ("TimeoutError", "__version__", "empty", "seed")
 
 NODES = "dataflow.DataFromList, dataflow.MapData, dataflow.BatchData"
 CHAIN = "list(dataflow.BatchData(dataflow.MapData(dataflow.DataFromList([[1], [2]]), list), 2))"
@@ -197,3 +201,49 @@ def test_a_type_checker_knows_every_name_and_no_other():
     errors = [line for line in out.splitlines() if "error:" in line]
     assert len(errors) == 1, out
     assert 'Module has no attribute "MapDatta"' in errors[0]
+
+
+def test_forty_lines_of_help_show_signature_parameters_and_example():
+    lines = pydoc.render_doc(dataflow.ParallelData, renderer=pydoc.plaintext).splitlines()[:40]
+    parts = ["ParallelData(", "ds: DataFlow", "num_workers: ", "Example:", ">>> with ParallelData(df, 2)", "Args:"]
+    assert re.search(".*?".join(map(re.escape, parts)), "\n".join(lines), re.DOTALL)
+
+
+def test_a_type_checker_may_take_each_name_from_the_package():
+    """Without implicit re-export a type checker accepts `import X as X` only, or what `__all__` lists."""
+    source = (ROOT / "dataflow" / "__init__.py").read_text()
+    aliases = [
+        alias for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
+    explicit = {alias.name for alias in aliases if alias.asname == alias.name}
+    assert explicit >= set(REEXPORTED)
+    assert not set(REEXPORTED) & set(dataflow.__all__)
+    assert all(hasattr(dataflow, name) for name in REEXPORTED)
+
+
+PROGRAM = """
+import dataflow
+from dataflow import BatchData, DataFromList, TimeoutError, __version__, empty, seed
+
+seed(1)
+dataflow.seed(None)
+text: str = dataflow.__version__ + __version__
+array = empty((2, 3), "f4")
+shape: tuple[int, ...] = dataflow.empty(3).shape
+try:
+    for dp in BatchData(DataFromList([[1], [2]]), 2):
+        pass
+except (TimeoutError, dataflow.TimeoutError):
+    pass
+"""
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")
+def test_a_strictly_checked_program_may_use_them(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(program)]
+    found = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert found.returncode == 0, found.stdout + found.stderr

@@ -181,10 +181,6 @@ def test_without_a_repository_its_links_are_plain_text():
     assert not re.search(r"\]\((?!https?:)", for_an_index((ROOT / "README.md").read_text("utf-8"), "", "v1"))
 
 
-def test_the_citation_has_the_version():
-    assert f"\nversion: {dataflow.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
-
-
 def test_the_changes_of_the_first_release_fit_a_page():
     text = (ROOT / "CHANGELOG.md").read_text("utf-8")
     assert dataflow.__version__ in text
