@@ -1,4 +1,4 @@
-"""Where the system is not Linux: what needs it is asked for where it is used, not at import."""
+"""On Windows, nodes and threads need nothing of POSIX, and process runners name the cure."""
 
 import subprocess
 import sys
