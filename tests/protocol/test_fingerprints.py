@@ -1,13 +1,25 @@
+"""What decides which datapoints a flow yields is in its description, and what decides nothing is not."""
+
 import functools
+import importlib.machinery
 import json
 import math
+import os
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dataflow import BatchData, DataFlow, DataFromList, FakeData, MapData, RandomChooseData, ShardData
 from dataflow.protocol import fingerprints
-from dataflow.protocol.fingerprints import describe_flow, describe_imported, difference
+from dataflow.protocol.fingerprints import describe, describe_flow, describe_imported, difference
+from tests.protocol.described_programs import CHANGES, EQUAL, OF_LIBRARIES, REFUSED, described, variants
+
+ROOT = Path(__file__).parents[2]
 
 
 class Node(DataFlow):
@@ -130,3 +142,222 @@ def test_what_is_too_large_has_no_description(monkeypatch):
     assert imported(np.zeros(100)) is None
     monkeypatch.setattr(fingerprints, "_MAX_VALUES", 9)
     assert imported([0] * 9) is None and imported([0] * 8) is not None
+
+
+# -- whatever decides what a function returns, and what decides nothing ------------------------------------------------
+
+
+def test_the_table_is_large_enough():
+    assert sum(len(list(variants(row))) - 1 for row in CHANGES) >= 200
+    assert len(EQUAL) >= 60
+
+
+@pytest.mark.parametrize("row", CHANGES, ids=range(len(CHANGES)))
+def test_a_change_is_noticed(row):
+    found = {}
+    for source in variants(row):
+        assert found.setdefault(described(source), source) == source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", OF_LIBRARIES, ids=range(len(OF_LIBRARIES)))
+def test_a_change_of_what_a_library_made_is_noticed(row):
+    pytest.importorskip(re.split(r"[ .\n]", row)[1])
+    found = {}
+    for source in variants(row):
+        text = described(source)
+        assert found.setdefault(text, source) == source
+        assert described(source) == text
+
+
+def test_a_function_of_an_extension_module_of_the_program_changes_with_its_file(tmp_path, monkeypatch):
+    """Of one without a module to compile: a function of `math` says that it is from there."""
+    module = types.ModuleType("extension_of_the_program")
+    module.__file__ = str(tmp_path / f"it{importlib.machinery.EXTENSION_SUFFIXES[0]}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(math.cbrt, "__module__", module.__name__)
+    found = set()
+    for content in ("one", "other", "third one"):
+        Path(module.__file__).write_text(content)
+        found.add(describe(MapData(DataFromList([[1]]), math.cbrt)))
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.split("\n")[0])
+def test_what_cannot_be_described_is_refused_with_the_cure(row):
+    message, source = row.split("\n", 1)
+    with pytest.raises(TypeError, match=rf"{message}.*fingerprint="):
+        described(source)
+
+
+@pytest.mark.parametrize("row", EQUAL, ids=range(len(EQUAL)))
+def test_what_decides_nothing_changes_nothing(row):
+    found = [described(source) for source in variants(row)]
+    assert found == [found[0]] * len(found)
+
+
+# -- modules, processes ------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import enum, functools, logging, os, re, sys
+import numpy as np
+import project.config as config
+from project import tools
+from dataflow import *
+
+log = logging.getLogger(__name__)
+SIZES = {"small", "large", "huge", 3, (1, 2)}
+
+class Mode(enum.Enum):
+    FAST = "fast"
+    SLOW = "slow"
+
+class Scale:
+    by = {Mode.FAST, Mode.SLOW}
+    def __init__(self, k): self.k = k
+    def __call__(self, dp): return [dp[0] * self.k * config.SIZE, len(SIZES)]
+
+def late(dp):
+    from project.tools import twice
+    import project.later
+    return [twice(k) for k in dp] + [project.later.ONE]
+
+def build():
+    df = DataFromList([[1], [2]], shuffle=False)
+    df = MapData(MapData(df, Scale(2)), lambda dp: [tools.twice(dp[0]), *dp])
+    return MapDataComponent(MapData(df, late), {2: 3}.get, 1)
+"""
+CONFIG = "SIZE = 224\nUNUSED = 1\n"
+TOOLS = "FACTOR = 2\ndef twice(x): return x * FACTOR\n"
+LATER = "ONE = 1\n"
+MAIN = """
+if __name__ == '__main__':
+    from dataflow.protocol.fingerprints import describe
+    print(describe(build()))
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A function that writes a program of several modules, and returns the description that a new process finds."""
+
+    def run(*, config=CONFIG, tools=TOOLS, later=LATER, program=PROGRAM, way=("job.py",), hash_seed="0"):
+        package = tmp_path / "project"
+        package.mkdir(exist_ok=True)
+        files = {"__init__": "", "config": config, "tools": tools, "later": later}
+        for name, source in files.items():
+            (package / f"{name}.py").write_text(source)
+        (tmp_path / "job.py").write_text(program + MAIN)
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": hash_seed,
+            "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        command = [sys.executable, *way]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=100
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.slow
+def test_every_program_is_described_alike_in_another_process():
+    program = (
+        "from dataflow.protocol.fingerprints import digest\nfrom tests.protocol.described_programs import *\n"
+        "for row in CHANGES + EQUAL:\n"
+        "    for source in variants(row): print(digest(described(source)), repr(source))"
+    )
+    outputs = []
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=200
+        )
+        outputs.append(done.stdout.splitlines())
+    assert [pair for pair in zip(*outputs, strict=True) if pair[0] != pair[1]] == []
+
+
+CHILD = """
+def work():
+    from dataflow.protocol.fingerprints import describe
+    print(describe(build()), flush=True)
+
+if __name__ == "__main__":
+    import multiprocessing
+    for method in ("fork", "spawn", "forkserver"):
+        process = multiprocessing.get_context(method).Process(target=work)
+        process.start()
+        process.join()
+"""
+
+
+@pytest.mark.slow
+def test_another_process_with_another_hash_seed_or_start_method_finds_the_same(project):
+    first = project()
+    assert "SIZE = 224" in first
+    assert project(hash_seed="1", way=["-m", "job"]) == first
+    imported = "import job; from dataflow.protocol.fingerprints import describe; print(describe(job.build()))"
+    assert project(hash_seed="2", way=["-c", imported]) == first
+    assert project(program=PROGRAM + CHILD) == first * 4
+
+
+@pytest.mark.slow
+def test_modules_of_the_program_are_followed(project):
+    first = project()
+    assert project(config=CONFIG.replace("UNUSED = 1", "UNUSED = 2"), tools="# a comment\n\n" + TOOLS) == first
+    changed = [
+        project(config="SIZE = 256\n"),
+        project(tools=TOOLS.replace("FACTOR = 2", "FACTOR = 3")),
+        project(tools=TOOLS.replace("x *", "x +")),
+        project(later="ONE = 2\n"),
+    ]
+    assert len({first, *changed}) == 5
+
+
+INSTALLED = """
+import sys
+sys.path[:0] = ["site-packages"]
+import plain, space.part, own_project
+from dataflow.protocol.fingerprints import describe
+from dataflow import DataFromList, MapData
+def func(dp): return plain.f(dp), space.part.f(dp), own_project.f(dp)
+def later(dp):
+    import space.part
+    return space.part.f(dp)
+print(describe(MapData(MapData(DataFromList([[1]]), func), later)))
+"""
+
+
+@pytest.mark.slow
+def test_installed_packages_count_by_version_and_what_was_installed_from_its_folder_by_code(tmp_path):
+    def install(name, module, version, code, origin=None):
+        path = tmp_path / "site-packages" / module
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"def f(dp): return {code}")
+        info = tmp_path / "site-packages" / f"{name}-1.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (info / "RECORD").write_text(f"{module},,\n")
+        if origin is not None:
+            (info / "direct_url.json").write_text(origin)
+
+    def described_with(plain=("1.0", "1"), part=("1.0", "1"), own=("1.0", "1")):
+        install("plain", "plain.py", *plain)
+        install("space_part", "space/part.py", *part)
+        install("own_project", "own_project.py", *own, origin='{"url": "file:///x", "dir_info": {}}')
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-c", INSTALLED]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=100
+        )
+        return done.stdout
+
+    first = described_with()
+    assert described_with(plain=("1.0", "2"), part=("1.0", "2")) == first
+    changed = [described_with(plain=("1.1", "1")), described_with(part=("1.1", "1")), described_with(own=("1.0", "2"))]
+    assert len({first, *changed}) == 4

@@ -1,27 +1,29 @@
-"""Whatever decides what a function returns is in the fingerprint of a cache; and what decides nothing is not.
+"""Programs with alternatives, and how a map or a flow of them is described.
 
 Each row is the source of a program, with alternatives between double angle quotes: «one|
-another». All programs of a row
-must have different descriptions (CHANGES), or all the same (EQUAL). A row with a word of an error is refused.
+another». All programs of a row must have different descriptions (CHANGES, OF_LIBRARIES), or all the same (EQUAL). A row
+that is refused (REFUSED) begins with words of the error. A program without `func` and `df` has a `func` that returns k.
 """
 
-import importlib.machinery
 import itertools
-import math
-import os
 import re
-import subprocess
-import sys
-import types
-from pathlib import Path
-
-import pytest
 
 from dataflow import DataFromList, MapData
 from dataflow.protocol.fingerprints import describe
 
-ROOT = Path(__file__).parents[2]
-HEAD = "import os\nimport numpy as np\nfrom dataflow import *\n"
+HEAD = """
+import abc, array, contextlib, copy, datetime, enum, functools, itertools, logging, operator, os, pickle, random, re
+import struct, sys, threading, types, typing, uuid, weakref
+from collections import ChainMap, Counter, OrderedDict, defaultdict, deque, namedtuple
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import NamedTuple
+import numpy as np
+from dataflow import *
+"""
 
 
 def variants(template):
@@ -35,6 +37,8 @@ def variants(template):
 def described(source):
     """The description of a map by `func`, or of the flow `df`, of a program."""
     program = {"__name__": "job"}
+    if not re.search(r"\b(func|df)\b", source):
+        source += "\ndef func(dp): return k"
     try:
         exec(compile(HEAD + source, "job.py", "exec"), program)
         df = program.get("df")
@@ -61,18 +65,14 @@ def func(dp): return x
 class A: pass
 k = [A() for _ in range(1200)]
 k[-1].size = «1|2»
-def func(dp): return k
 ---
 k = np.zeros(«2|3», "V0")
-def func(dp): return k
 ---
 import tempfile
 file = tempfile.NamedTemporaryFile()
 k = np.memmap(file, np.uint8, "w+", shape=2)
 k[0] = «1|2»
-def func(dp): return k
 ---
-import types
 m = types.ModuleType("module_of_the_program")
 m.size = «1|2»
 def func(dp): return getattr(m, "size")
@@ -208,13 +208,10 @@ func = "«x{}|y{}»".format
 ---
 func = "abc".«index|find|count»
 ---
-import re
 func = re.compile("«a|b|(a)»").sub
 ---
-import re
 func = re.compile("a"«|, re.I|, re.M»).sub
 ---
-import re
 func = re.compile("a").«sub|split|match»
 ---
 func = np.arange(«3|4»).take
@@ -227,37 +224,28 @@ func = («1|2»).__add__
 ---
 func = np.«sqrt|square|sin|sum|asarray|float32|float64»
 ---
-import operator
 func = operator.itemgetter(«0|1|slice(2)»)
 ---
-import operator
 func = operator.attrgetter("«real|imag»")
 ---
-import operator
 func = operator.methodcaller("«a|b»", 1)
 ---
 func = str.«upper|lower|title»
 ---
-import functools
 func = functools.partial(«min|max», 1)
 ---
-import functools
 func = functools.partial(max, «1|2|default=1|key=len»)
 ---
-import functools
 func = functools.partial(functools.partial(max, «1|2»), 3)
 ---
-import functools
 @functools.lru_cache
 def func(dp): return «1|2»
 ---
-import functools
 SIZE = «1|2»
 @functools.cache
 def helper(x): return SIZE
 def func(dp): return helper(1)
 ---
-import functools
 def twice(f):
     @functools.wraps(f)
     def wrapper(dp): return f(f(dp))
@@ -269,7 +257,6 @@ def thrice(f):
 @«twice|thrice»
 def func(dp): return dp
 ---
-import functools
 def twice(f):
     @functools.wraps(f)
     def wrapper(dp): return f(f(dp))
@@ -277,7 +264,6 @@ def twice(f):
 @twice
 def func(dp): return [dp[0] + «1|2»]
 ---
-import functools
 def deco(k):
     def decorate(f):
         @functools.wraps(f)
@@ -290,7 +276,6 @@ def func(dp): return dp
 def func(dp): return [func.k]
 func.k = «1|2»
 ---
-import contextlib
 @contextlib.contextmanager
 def scope(): yield «1|2»
 def func(dp):
@@ -339,7 +324,6 @@ class Scale:
     def __call__(self, dp): return self.k
 func = Scale()
 ---
-import functools
 class Scale:
     @functools.cached_property
     def k(self): return «1|2»
@@ -355,7 +339,6 @@ class Scale:
     def method(self, dp): return self.k
 func = Scale(«1|2»).method
 ---
-import types
 class Scale: pass
 func = types.MethodType(lambda self, dp: «1|2», Scale())
 ---
@@ -382,7 +365,6 @@ func = Scale()
 ---
 class Mine(«dict|list|set|str»): pass
 k = Mine()
-def func(dp): return k
 ---
 class Mine(dict):
     def __missing__(self, key): return «1|2»
@@ -394,35 +376,27 @@ func = Mine().__len__
 ---
 class Mine(list): pass
 k = Mine([1, «2|3»])
-def func(dp): return k
 ---
 class Mine(dict): pass
 k = Mine(a=«1|2»)
-def func(dp): return k
 ---
 class Mine(float): pass
 k = Mine(«1|2»)
-def func(dp): return k
 ---
 class Mine(int): pass
 k = Mine(«1|2»)
-def func(dp): return k
 ---
 class Mine(str): pass
 k = Mine("«a|b»")
-def func(dp): return k
 ---
 class Mine(tuple): pass
 k = Mine((1, «1|2»))
-def func(dp): return k
 ---
 class Mine(set): pass
 k = Mine({1, «1|2»})
-def func(dp): return k
 ---
 class Mine(bytes): pass
 k = Mine(b"«a|b»")
-def func(dp): return k
 ---
 class Mine(str): pass
 k = Mine("a")
@@ -431,7 +405,6 @@ def func(dp): return k.size
 ---
 class Mine(np.ndarray): pass
 k = np.arange(«3|4»).view(Mine)
-def func(dp): return k
 ---
 class Mine(np.ndarray): pass
 k = np.arange(3).view(Mine)
@@ -439,46 +412,32 @@ k.unit = "«m|s»"
 def func(dp): return k.unit
 ---
 k = np.ma.array([1, 2], mask=[0, «0|1»])
-def func(dp): return k
 ---
 k = np.ma.array([1, 2], mask=[0, 1], fill_value=«3|4»)
 def func(dp): return k.filled()
 ---
-from collections import OrderedDict
 k = OrderedDict(«a=1, b=2|b=2, a=1|a=1, b=3»)
-def func(dp): return k
 ---
-from collections import OrderedDict
 k = OrderedDict(a=1, b=2)
 «pass|k.move_to_end("a")»
 def func(dp): return list(k)
 ---
-from collections import Counter
 k = Counter("«aab|abb»")
-def func(dp): return k
 ---
-from collections import defaultdict
 k = defaultdict(«list|int|lambda: 3|lambda: 4»)
 def func(dp): return k[1]
 ---
-from collections import deque
 k = deque([1, «2|3»]«|, 5»)
-def func(dp): return k
 ---
-from collections import namedtuple
 P = namedtuple("P", "«x y|x z|y x»")
 def func(dp): return P(1, 2)._fields
 ---
-from collections import namedtuple
 P = namedtuple("P", "x y")
 k = P(1, «2|3»)
-def func(dp): return k
 ---
-from collections import ChainMap
 k = ChainMap({1: «2|3»})
 def func(dp): return k[1]
 ---
-from types import SimpleNamespace
 config = SimpleNamespace(size=«224|256»)
 def func(dp): return config.size
 ---
@@ -486,16 +445,13 @@ from argparse import Namespace
 config = Namespace(size=«224|256»)
 def func(dp): return config.size
 ---
-from types import MappingProxyType
 k = MappingProxyType({1: «1|2»})
 def func(dp): return k[1]
 ---
-import enum
 class Mode(enum.Enum):
     ONE = «1|2»
 def func(dp): return Mode.ONE.value
 ---
-import enum
 class Mode(enum.Enum):
     ONE = 1
     TWO = 2
@@ -503,46 +459,38 @@ class Mode(enum.Enum):
 k = Mode.«ONE|TWO»
 def func(dp): return k.twice()
 ---
-import enum
 class Mode(enum.IntFlag):
     A = 1
     B = 2
 k = «Mode.A|Mode.B|Mode.A + Mode.B»
-def func(dp): return k
 ---
-from dataclasses import dataclass
 @dataclass
 class Config:
     size: int = «224|256»
     def __call__(self, dp): return self.size
 func = Config()
 ---
-from dataclasses import dataclass, field
 @dataclass
 class Config:
     sizes: list = field(default_factory=lambda: [«224|256»])
 def func(dp): return Config().sizes
 ---
-from dataclasses import dataclass
 @dataclass(frozen=«True|False»)
 class Config:
     size: int = 1
 def func(dp): return Config()
 ---
-from dataclasses import dataclass
 @dataclass(slots=True)
 class Config:
     size: int = 1
 k = Config(«1|2»)
 def func(dp): return k.size
 ---
-from dataclasses import dataclass
 @dataclass
 class Config:
     «a: int = 1; b: int = 1|b: int = 1; a: int = 1»
 def func(dp): return repr(Config())
 ---
-from typing import NamedTuple
 class P(NamedTuple):
     x: int = «1|2»
 def func(dp): return P()
@@ -554,35 +502,26 @@ k = np.dtype([("a", "i1"), ("b", "i4")], align=«True|False»)
 def func(dp): return np.zeros(2, k)
 ---
 k = np.zeros(2, [("«a|b»", "f4")])
-def func(dp): return k
 ---
 k = np.zeros(2, np.dtype("f4", metadata={"unit": «1|2»}))
 def func(dp): return k.dtype.metadata
 ---
 k = np.array([«0.0|-0.0|np.nan|1»])
-def func(dp): return k
 ---
 k = np.array([«1|2|None|"a"|[1]|True|1.0»], dtype=object)
-def func(dp): return k
 ---
 k = np.arange(6).reshape(«2, 3|3, 2|6|1, 6»)
-def func(dp): return k
 ---
 k = np.array(["«a|b»", "cc"])
-def func(dp): return k
 ---
 k = np.datetime64("2020-01-0«1|2»")
-def func(dp): return k
 ---
 k = np.array(["2020-01-0«1|2»"], "M8[«D|D»]")
-def func(dp): return k
 ---
 k = «np.float32(1)|np.float64(1)|np.int8(1)|np.uint8(1)|np.bool_(1)|np.str_("1")|np.bytes_(b"1")»
-def func(dp): return k
 ---
 k = np.zeros(1, [("a", "i4")])[0]
 k["a"] = «1|2»
-def func(dp): return k
 ---
 rng = np.random.default_rng(«1|2»)
 def func(dp): return rng.random()
@@ -593,45 +532,30 @@ def func(dp): return rng.rand()
 rng = np.random.Generator(np.random.«PCG64|Philox|SFC64»(1))
 def func(dp): return rng.random()
 ---
-import random
 rng = random.Random(«1|2»)
 def func(dp): return rng.random()
 ---
-import datetime
 k = datetime.«date(2020, 1, 1)|date(2020, 1, 2)|timedelta(1)|timedelta(2)»
-def func(dp): return k
 ---
-from decimal import Decimal
-from fractions import Fraction
 k = «Decimal("1")|Decimal("1.0")|Fraction(1)|Fraction(1, 2)»
-def func(dp): return k
 ---
-from pathlib import Path
 k = Path("«a|b|a/b»")
-def func(dp): return k
 ---
-import uuid
 k = uuid.UUID(int=«1|2»)
-def func(dp): return k
 ---
-import array
 k = array.array("«i|f|h»", [1, 2])
-def func(dp): return k
 ---
 k = bytearray(b"«a|b»")
-def func(dp): return k
 ---
 k = slice(«1|2|1, 2|1, 2, 3|None»)
 def func(dp): return dp[k]
 ---
 k = [1]
 k.append(«k|1|[k]|[[1]]»)
-def func(dp): return k
 ---
 k = {}
 k["self"] = k
 k["size"] = «1|2»
-def func(dp): return k
 ---
 class Tree:
     def __init__(self, parent, size):
@@ -639,13 +563,11 @@ class Tree:
         if parent: parent.children.append(self)
 k = Tree(None, 1)
 Tree(Tree(k, 2), «3|4»)
-def func(dp): return k
 ---
 class A:
     def __init__(self, k): self.k = k
 one = A(1)
 k = [one, «one|A(1)|A(2)»]
-def func(dp): return k
 ---
 class A:
     def __init__(self, k): self.k = k
@@ -737,7 +659,6 @@ def func(dp):
     return state
 state = «1|2»
 ---
-import abc
 class Base(abc.ABC):
     @abc.abstractmethod
     def call(self): ...
@@ -773,24 +694,20 @@ class A:
 k = A()
 def func(dp): return k.anything
 ---
-import threading
 lock = threading.Lock()
 def func(dp):
     with lock: return «1|2»
 ---
-import logging
 log = logging.getLogger(__name__)
 def func(dp):
     log.info("x")
     return «1|2»
 ---
-import functools
 @functools.singledispatch
 def func(dp): return dp
 @func.register
 def of_numbers(dp: int): return «1|2»
 ---
-import functools
 class A:
     method = functools.partialmethod(lambda self, k, dp: k, «1|2»)
 func = A().method
@@ -800,13 +717,10 @@ func = np.vectorize(lambda x: x + «1|2»)
 func = np.poly1d([1, «2|3»])
 ---
 k = np.longdouble(«1|2»)
-def func(dp): return k
 ---
 k = np.array([1, «2|3»], np.longdouble)
-def func(dp): return k
 ---
 k = np.rec.array([(1, «2|3»)], dtype=[("a", "i4"), ("b", "i4")])
-def func(dp): return k
 ---
 class Registry:
     items = []
@@ -828,7 +742,6 @@ old, json.loads = json.loads, mine
 def func(dp): return json.loads(dp)
 def after(): json.loads = old
 ---
-import functools
 class A:
     @functools.cached_property
     def size(self): return 3
@@ -840,14 +753,12 @@ class Config:
     size: «int|float|"str"|list[int]|list[str]|dict»
 def func(dp): return Config
 ---
-import typing
 T = typing.TypeVar("T")
 class Config(typing.Generic[T]):
     size: typing.«Optional[T]|List[T]»
 def func(dp): return Config
 ---
 k = [np.array([«1|2»]), "a"]
-def func(dp): return k
 ---
 class Numbers(DataFlow):
     __slots__ = ("num",)
@@ -858,27 +769,13 @@ df = Numbers(«1|2»)
 )
 
 
-def test_the_table_is_large_enough():
-    assert sum(len(list(variants(row))) - 1 for row in CHANGES) >= 200
-    assert len(EQUAL) >= 60
-
-
-@pytest.mark.parametrize("row", CHANGES, ids=range(len(CHANGES)))
-def test_a_change_is_noticed(row):
-    found = {}
-    for source in variants(row):
-        assert found.setdefault(described(source), source) == source
-
-
 OF_LIBRARIES = rows(
     """
 import torch
 k = torch.arange(«3|4|3.0|3, dtype=torch.int32»)
-def func(dp): return k
 ---
 import torch
 k = torch.zeros(«2, 3|3, 2|6|2, 3, dtype=torch.bfloat16|0|2, 3, requires_grad=True»)
-def func(dp): return k
 ---
 import torch
 m = torch.nn.Linear(2, 2)
@@ -919,7 +816,6 @@ def func(dp): return dp + «1|2»
 ---
 import torch
 k = torch.device("«cpu|meta»")
-def func(dp): return k
 ---
 import torch
 func = torch.arange(«3|4»).tolist
@@ -933,15 +829,12 @@ df = DataFromList(Data([1, «2|3»]))
 ---
 import torch
 k = torch.nn.Parameter(torch.ones(«1|2»))
-def func(dp): return k
 ---
 import pandas as pd
 k = pd.DataFrame({"a": [1, «2|3|2.0»]})
-def func(dp): return k
 ---
 import pandas as pd
 k = pd.Series(["a", "«b|c»"], name="x")
-def func(dp): return k
 ---
 import pandas as pd
 k = pd.DataFrame({"a": [1, 2]}, index=[0, «1|2»])
@@ -957,22 +850,18 @@ df = TableData(k)
 ---
 import pyarrow as pa
 k = pa.array([1, «2|3»])
-def func(dp): return k
 ---
 import scipy.sparse as sp
 k = sp.csr_matrix(np.diag([1., «2|3»]))
-def func(dp): return k
 ---
 import scipy.special as s
 func = s.«expit|logit»
 ---
 from PIL import Image
 k = Image.fromarray(np.full((2, 2), «1|2», np.uint8))
-def func(dp): return k
 ---
 import jax.numpy as jnp
 k = jnp.arange(«3|4»)
-def func(dp): return k
 ---
 import jax
 f = jax.jit(lambda x: x + «1|2»)
@@ -991,35 +880,21 @@ def func(dp): return F.resize(dp, «3|4»)
 )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("row", OF_LIBRARIES, ids=range(len(OF_LIBRARIES)))
-def test_a_change_of_what_a_library_made_is_noticed(row):
-    pytest.importorskip(re.split(r"[ .\n]", row)[1])
-    found = {}
-    for source in variants(row):
-        text = described(source)
-        assert found.setdefault(text, source) == source
-        assert described(source) == text
-
-
 REFUSED = rows(
     """
 more than 60 levels of containers
 k = []
 for _ in range(70): k = [k]
-def func(dp): return k
 ---
 sets in objects in sets
 class A:
     def __init__(self, held): self.held = held
 k = A(1)
 for _ in range(9): k = A({k})
-def func(dp): return k
 ---
 array Sub holds a generator
 class Sub(np.ndarray): pass
 k = np.array([(n for n in [1])], object).view(Sub)
-def func(dp): return k
 ---
 holds a generator
 df = DataFromGenerator(k for k in range(3))
@@ -1052,7 +927,6 @@ values = map(abs, [1])
 def func(dp): return next(values)
 ---
 holds a count
-import itertools
 values = itertools.count()
 def func(dp): return next(values)
 ---
@@ -1070,7 +944,6 @@ holds a ufunc
 func = np.frompyfunc(lambda x: x + 1, 1, 1)
 ---
 holds a Struct
-import struct
 func = struct.Struct("i").pack
 ---
 names helper, which does not exist yet
@@ -1084,7 +957,6 @@ uses __import__
 def func(dp): return __import__("math").sin(1)
 ---
 uses sys.modules
-import sys
 def func(dp): return sys.modules[__name__].SIZE
 ---
 uses __subclasses__
@@ -1100,7 +972,6 @@ class A:
 def func(dp): return A.__annotations__
 ---
 k in func holds a ReferenceType
-import weakref
 class A: pass
 one = A()
 k = weakref.ref(one)
@@ -1115,30 +986,9 @@ func = A()
 )
 
 
-def test_a_function_of_an_extension_module_of_the_program_changes_with_its_file(tmp_path, monkeypatch):
-    """Of one without a module to compile: a function of `math` says that it is from there."""
-    module = types.ModuleType("extension_of_the_program")
-    module.__file__ = str(tmp_path / f"it{importlib.machinery.EXTENSION_SUFFIXES[0]}")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(math.cbrt, "__module__", module.__name__)
-    found = set()
-    for content in ("one", "other", "third one"):
-        Path(module.__file__).write_text(content)
-        found.add(describe(MapData(DataFromList([[1]]), math.cbrt)))
-    assert len(found) == 3
-
-
-@pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.split("\n")[0])
-def test_what_cannot_be_described_is_refused_with_the_cure(row):
-    message, source = row.split("\n", 1)
-    with pytest.raises(TypeError, match=rf"{message}.*fingerprint="):
-        described(source)
-
-
 EQUAL = rows(
     '''
 k = "«__main__|__mp_main__»"
-def func(dp): return k
 ---
 def func(dp): return dp  «|# a comment|# another»
 ---
@@ -1189,13 +1039,11 @@ def func(dp): return dp in k
 k = {«(1, "a"), (2, "b")|(2, "b"), (1, "a")»}
 def func(dp): return dp in k
 ---
-import functools
 @functools.lru_cache
 def helper(x): return x
 «|helper(1)|helper(2)»
 def func(dp): return helper(dp[0])
 ---
-import pickle
 class A:
     __slots__ = ("k",)
     def __call__(self, dp): return dp
@@ -1203,24 +1051,20 @@ func = A()
 func.k = 1
 «|func.__reduce_ex__(4)»
 ---
-import enum
 class Mode(enum.Flag):
     A = 1
     B = 2
 «|Mode(3)»
 def func(dp): return Mode.A
 ---
-import abc
 class A(abc.ABC):
     def __call__(self, dp): return dp
 func = A()
 «|isinstance(3, A)»
 ---
-import random
 «|random.random()»
 def func(dp): return random.random()
 ---
-import random
 «|random.random()»
 def func(dp): return random.randint(0, 3)
 ---
@@ -1235,11 +1079,9 @@ rand = np.random.rand
 «|np.random.rand()»
 def func(dp): return rand()
 ---
-import logging
 log = logging.getLogger("«a|b»")
 def func(dp): log.info("x")
 ---
-import threading
 lock = threading.«Lock|Lock»()
 «|lock.acquire()»
 def func(dp):
@@ -1253,22 +1095,16 @@ OTHER = «sin|None»
 def func(dp): return one
 ---
 k = np.arange(4)«|.copy()|[:]»
-def func(dp): return k
 ---
 k = np.arange(4).reshape(2, 2)«|.copy(order="F")»
-def func(dp): return k
 ---
 k = np.zeros(2, np.dtype([("a", "i1"), ("b", "i4")], align=True))«|.copy()»
-def func(dp): return k
 ---
 k = [«"ab"|"a" + "b"|str(b"ab", "ascii")|"".join(["a", "b"])»]
-def func(dp): return k
 ---
 k = [«(1, 2), (1, 2)|*[(1, 2)] * 2|tuple([1, 2]), tuple([1, 2])»]
-def func(dp): return k
 ---
 k = [«[1], [1]|*[[1]] * 2»]
-def func(dp): return k
 ---
 k = 1000
 j = «k|500 + 500|int("1000")»
@@ -1288,17 +1124,14 @@ func = A()
 «import math, re|import re, math»
 def func(dp): return math.sqrt(dp[0])
 ---
-import re
 func = re.compile("a").sub
 «|re.purge()»
 ---
-import copy
 class A:
     def __init__(self): self.k = [1, {2: 3}]
     def __call__(self, dp): return self.k
 func = «A()|copy.copy(A())|copy.deepcopy(A())»
 ---
-import copy
 class A:
     def __init__(self): self.me, self.k = self, 1
     def __call__(self, dp): return self.k
@@ -1351,13 +1184,11 @@ import os
 «|os.environ["UNUSED_HERE"] = "1"»
 def func(dp): return os.environ.get("UNUSED_HERE")
 ---
-import contextlib
 @contextlib.contextmanager
 def scope(): yield 1
 def func(dp):
     with scope(): return 1«|  # one»
 ---
-from dataclasses import dataclass
 @dataclass
 class A:
     size: int = 1
@@ -1373,7 +1204,6 @@ if «True|1»:
 def func(dp):
     return «(dp)|((dp))|dp»
 ---
-import sys
 def func(dp): return sys.maxsize
 «|sys.setrecursionlimit(sys.getrecursionlimit())»
 ---
@@ -1388,185 +1218,9 @@ def func(dp): print(dp, file=stderr)  «|# aside»
 class Lazy:
     def __getattr__(self, name): raise «RuntimeError|RuntimeError»
 k = Lazy()
-def func(dp): return k
 ---
 k = range(«5|0, 5|0, 5, 1»)
-def func(dp): return k
 ---
 k = «1e3|1000.0|10.0 * 100»
-def func(dp): return k
 '''
 )
-
-
-@pytest.mark.parametrize("row", EQUAL, ids=range(len(EQUAL)))
-def test_what_decides_nothing_changes_nothing(row):
-    found = [described(source) for source in variants(row)]
-    assert found == [found[0]] * len(found)
-
-
-# -- modules, processes ------------------------------------------------------------------------------------------------
-
-PROGRAM = """
-import enum, functools, logging, os, re, sys
-import numpy as np
-import project.config as config
-from project import tools
-from dataflow import *
-
-log = logging.getLogger(__name__)
-SIZES = {"small", "large", "huge", 3, (1, 2)}
-
-class Mode(enum.Enum):
-    FAST = "fast"
-    SLOW = "slow"
-
-class Scale:
-    by = {Mode.FAST, Mode.SLOW}
-    def __init__(self, k): self.k = k
-    def __call__(self, dp): return [dp[0] * self.k * config.SIZE, len(SIZES)]
-
-def late(dp):
-    from project.tools import twice
-    import project.later
-    return [twice(k) for k in dp] + [project.later.ONE]
-
-def build():
-    df = DataFromList([[1], [2]], shuffle=False)
-    df = MapData(MapData(df, Scale(2)), lambda dp: [tools.twice(dp[0]), *dp])
-    return MapDataComponent(MapData(df, late), {2: 3}.get, 1)
-"""
-CONFIG = "SIZE = 224\nUNUSED = 1\n"
-TOOLS = "FACTOR = 2\ndef twice(x): return x * FACTOR\n"
-LATER = "ONE = 1\n"
-MAIN = """
-if __name__ == '__main__':
-    from dataflow.protocol.fingerprints import describe
-    print(describe(build()))
-"""
-
-
-@pytest.fixture
-def project(tmp_path):
-    """A function that writes a program of several modules, and returns the description that a new process finds."""
-
-    def run(*, config=CONFIG, tools=TOOLS, later=LATER, program=PROGRAM, way=("job.py",), hash_seed="0"):
-        package = tmp_path / "project"
-        package.mkdir(exist_ok=True)
-        files = {"__init__": "", "config": config, "tools": tools, "later": later}
-        for name, source in files.items():
-            (package / f"{name}.py").write_text(source)
-        (tmp_path / "job.py").write_text(program + MAIN)
-        environment = {
-            **os.environ,
-            "PYTHONHASHSEED": hash_seed,
-            "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        command = [sys.executable, *way]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=100
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run
-
-
-@pytest.mark.slow
-def test_every_program_is_described_alike_in_another_process():
-    program = (
-        "from dataflow.protocol.fingerprints import digest\nfrom tests.protocol.test_fingerprint_changes import *\n"
-        "for row in CHANGES + EQUAL:\n"
-        "    for source in variants(row): print(digest(described(source)), repr(source))"
-    )
-    outputs = []
-    for hash_seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-c", program]
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=200
-        )
-        outputs.append(done.stdout.splitlines())
-    assert [pair for pair in zip(*outputs, strict=True) if pair[0] != pair[1]] == []
-
-
-CHILD = """
-def work():
-    from dataflow.protocol.fingerprints import describe
-    print(describe(build()), flush=True)
-
-if __name__ == "__main__":
-    import multiprocessing
-    for method in ("fork", "spawn", "forkserver"):
-        process = multiprocessing.get_context(method).Process(target=work)
-        process.start()
-        process.join()
-"""
-
-
-@pytest.mark.slow
-def test_another_process_with_another_hash_seed_or_start_method_finds_the_same(project):
-    first = project()
-    assert "SIZE = 224" in first
-    assert project(hash_seed="1", way=["-m", "job"]) == first
-    imported = "import job; from dataflow.protocol.fingerprints import describe; print(describe(job.build()))"
-    assert project(hash_seed="2", way=["-c", imported]) == first
-    assert project(program=PROGRAM + CHILD) == first * 4
-
-
-@pytest.mark.slow
-def test_modules_of_the_program_are_followed(project):
-    first = project()
-    assert project(config=CONFIG.replace("UNUSED = 1", "UNUSED = 2"), tools="# a comment\n\n" + TOOLS) == first
-    changed = [
-        project(config="SIZE = 256\n"),
-        project(tools=TOOLS.replace("FACTOR = 2", "FACTOR = 3")),
-        project(tools=TOOLS.replace("x *", "x +")),
-        project(later="ONE = 2\n"),
-    ]
-    assert len({first, *changed}) == 5
-
-
-INSTALLED = """
-import sys
-sys.path[:0] = ["site-packages"]
-import plain, space.part, own_project
-from dataflow.protocol.fingerprints import describe
-from dataflow import DataFromList, MapData
-def func(dp): return plain.f(dp), space.part.f(dp), own_project.f(dp)
-def later(dp):
-    import space.part
-    return space.part.f(dp)
-print(describe(MapData(MapData(DataFromList([[1]]), func), later)))
-"""
-
-
-@pytest.mark.slow
-def test_installed_packages_count_by_version_and_what_was_installed_from_its_folder_by_code(tmp_path):
-    def install(name, module, version, code, origin=None):
-        path = tmp_path / "site-packages" / module
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"def f(dp): return {code}")
-        info = tmp_path / "site-packages" / f"{name}-1.dist-info"
-        info.mkdir(exist_ok=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        (info / "RECORD").write_text(f"{module},,\n")
-        if origin is not None:
-            (info / "direct_url.json").write_text(origin)
-
-    def described_with(plain=("1.0", "1"), part=("1.0", "1"), own=("1.0", "1")):
-        install("plain", "plain.py", *plain)
-        install("space_part", "space/part.py", *part)
-        install("own_project", "own_project.py", *own, origin='{"url": "file:///x", "dir_info": {}}')
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-c", INSTALLED]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=100
-        )
-        return done.stdout
-
-    first = described_with()
-    assert described_with(plain=("1.0", "2"), part=("1.0", "2")) == first
-    changed = [described_with(plain=("1.1", "1")), described_with(part=("1.1", "1")), described_with(own=("1.0", "2"))]
-    assert len({first, *changed}) == 4
