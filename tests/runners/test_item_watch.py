@@ -6,7 +6,6 @@ from dataflow import WorkerDied
 from dataflow.protocol.state import state_of
 from dataflow.runners import engine, item_watch, supervisor
 from dataflow.runners.item_watch import ItemWatch
-from dataflow.transport.current_item import CurrentItem, position_in
 from dataflow.transport.flow_control import Window
 from dataflow.transport.messages import Kind
 from tests.runners.test_hand_stepped import Clock, HandMap, HandRunner, N, answer, expected, idle, numbers
@@ -31,29 +30,6 @@ def test_a_consumer_that_looks_seldom_or_was_stopped_finds_nobody_late_at_once()
 def test_a_worker_that_waits_is_not_late():
     watch = ItemWatch(1.0)
     assert [watch.overdue([7 if k % 2 else 0], k / 5) for k in range(40)] == [[]] * 40
-
-
-def test_a_word_tells_the_position_and_one_try_from_another(monkeypatch):
-    words = memoryview(bytearray(16)).cast("Q")
-    item = CurrentItem(words, 1)
-    assert position_in(words[1]) is None and not item.end()
-    seen = set()
-    for now in (1.0, 1.5, 1e9):
-        monkeypatch.setattr("dataflow.transport.current_item._now", lambda now=now: now)
-        for position in (0, 1, 4095, 100_000_000):
-            item.begin(position)
-            assert position_in(words[1]) == position
-            seen.add(words[1])
-    assert len(seen) == 12 and words[0] == 0
-    assert item.end() and words[1] == 0
-    item.resume()
-    assert position_in(words[1]) == 100_000_000
-
-
-def test_a_step_begins_a_datapoint_and_keeps_nothing_of_it():
-    words = memoryview(bytearray(8)).cast("Q")
-    steps = CurrentItem(words, 0).recorded([["a"], ["b"]])
-    assert [(position_in(words[0]), dp) for dp in steps] == [(0, ["a"]), (1, ["b"])]
 
 
 class Times:
