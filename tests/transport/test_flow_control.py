@@ -391,6 +391,16 @@ def test_reports_are_outstanding_until_they_are_received(naps):
     assert not quota.wait_for_report_credit(2) and len(naps) == 1
 
 
+def test_a_worker_in_the_place_of_another_may_report_as_many():
+    credit = Credit(1, shared=False)
+    for _ in range(100):
+        credit.report_received(0)
+    quota = credit.port(0).quota(Window(1))
+    credit.stop()
+    assert not quota.wait_for_report_credit(1), "who is to stop reports nothing"
+    credit.close()
+
+
 def test_what_a_worker_makes_is_known_until_it_is_replaced():
     credit = Credit(3, shared=False)
     items = [credit.port(k).quota(Window(1)).current_item() for k in range(3)]
