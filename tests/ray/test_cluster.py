@@ -1,9 +1,11 @@
-"""RayRunner and RayMapData on a real cluster, of one node and of two."""
+"""Ray itself, and RayRunner and RayMapData on a real cluster, of one node and of two."""
 
 import importlib.util
 import itertools
 import os
+import re
 import signal
+import subprocess
 import sys
 
 import numpy as np
@@ -14,27 +16,75 @@ import dataflow
 from dataflow import (
     BatchData,
     DataFlow,
+    DataFlowError,
     DataFromList,
     FakeData,
     MapData,
+    MissingExtra,
     MultiProcessRunnerZMQ,
     RayMapData,
     RayRunner,
     WorkerDied,
     worker_info,
 )
+from dataflow.ray import cluster as rays
 from tests.support.fakes import Draws, Forever, Numbers
 from tests.support.faults import TwoArguments
 from tests.support.flows import chain, listed
 from tests.support.waits import LIMIT, wait_until
+from tests.test_examples import assert_ended_quietly, needs_digits, run_example
 
-pytestmark = [
-    pytest.mark.usefixtures("unseeded"),
+ON_RAY = [
     pytest.mark.ray,
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
-    pytest.mark.usefixtures("cluster"),
 ]
+
+
+def on_ray(test):
+    """Run it in a session of its own, on clusters that it starts itself."""
+    for mark in ON_RAY:
+        test = mark(test)
+    return test
+
+
+def on_the_cluster(test):
+    """Run it in a session of its own, connected to the cluster of all these tests."""
+    return pytest.mark.usefixtures("unseeded", "cluster")(on_ray(test))
+
+
+# -- Ray itself --------------------------------------------------------------------------------------------------------
+
+
+def test_without_ray_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r'pip install "dataflow-runners\[ray\]"'):
+        list(RayRunner(Numbers(3)))
+
+
+def test_to_import_dataflow_does_not_import_ray():
+    code = "import sys, dataflow; assert 'ray' not in sys.modules, 'it does'"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_child_that_was_forked_from_a_connected_process_is_refused(monkeypatch):
+    monkeypatch.setattr(rays._forked, "connected", True)
+    with pytest.raises(DataFlowError, match="does not survive a fork"):
+        list(RayRunner(Numbers(3)))
+
+
+def test_a_fork_notices_a_connection(monkeypatch):
+    class Connected:
+        def is_initialized(self):
+            return True
+
+    monkeypatch.setitem(sys.modules, "ray", Connected())
+    noticing = rays._Forked()
+    noticing.notice()
+    assert noticing.connected
+
+
+# -- on the cluster ----------------------------------------------------------------------------------------------------
 
 
 def command_of(process):
@@ -54,6 +104,7 @@ class Pids(DataFlow):
             yield [os.getpid(), k]
 
 
+@on_the_cluster
 def test_strict_passes_are_those_of_the_flow_itself():
     dataflow.seed(1)
     alone = chain(3000)
@@ -65,6 +116,7 @@ def test_strict_passes_are_those_of_the_flow_itself():
         assert df[5000:5010] == alone[5000:5010]
 
 
+@on_the_cluster
 @pytest.mark.full  # quick is test_ray_runners.py::test_workers_have_the_random_numbers_of_workers_of_this_machine
 def test_the_mixture_has_the_random_numbers_of_workers_of_this_machine():
     dataflow.seed(2)
@@ -79,6 +131,7 @@ def test_the_mixture_has_the_random_numbers_of_workers_of_this_machine():
     assert found[RayRunner] == found[MultiProcessRunnerZMQ]
 
 
+@on_the_cluster
 @pytest.mark.parametrize("copied", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_arrays_arrive_as_they_were(copied):
     dataflow.seed(3)
@@ -89,6 +142,7 @@ def test_arrays_arrive_as_they_were(copied):
             assert large.flags.writeable == copied and small.flags.writeable
 
 
+@on_the_cluster
 def test_a_map_reads_here_and_works_there():
     def where(dp):
         return [dp[0], os.getpid(), float(dp[1].sum())]
@@ -101,7 +155,8 @@ def test_a_map_reads_here_and_works_there():
             assert os.getpid() not in {pid for _, pid, _ in found}
 
 
-@pytest.mark.full  # quick is test_losses.py::test_an_exception_comes_after_all_that_was_made_before_it
+@on_the_cluster
+@pytest.mark.full  # quick is test_pull_channel.py::test_an_exception_comes_after_all_that_was_made_before_it
 def test_an_exception_arrives_as_itself_after_all_before_it():
     class Failing(DataFlow):
         def __iter__(self):
@@ -115,6 +170,7 @@ def test_an_exception_arrives_as_itself_after_all_before_it():
     assert caught.value.path == "/data/x" and "__iter__" in str(caught.value.__cause__)
 
 
+@on_the_cluster
 @pytest.mark.parametrize("strike", ["os._exit(1)", pytest.param("os.kill(os.getpid(), 9)", marks=pytest.mark.full)])
 def test_a_worker_that_dies_is_reported_with_what_ray_says(strike):
     def func(dp):
@@ -129,6 +185,7 @@ def test_a_worker_that_dies_is_reported_with_what_ray_says(strike):
     assert "actor" in str(caught.value.__cause__)
 
 
+@on_the_cluster
 def test_killed_actors_change_nothing():
     dataflow.seed(4)
     expected = list(chain(4000))
@@ -150,18 +207,21 @@ def pid_of_an_actor():
     return wait_until(find, LIMIT, "there is no actor")[0]
 
 
-@pytest.mark.full  # quick is test_losses.py::test_sys_exit_is_told_from_a_loss
+@on_the_cluster
+@pytest.mark.full  # quick is test_pull_channel.py::test_sys_exit_is_told_from_a_loss
 def test_sys_exit_is_told_from_a_loss():
     with pytest.raises(WorkerDied, match="exit code 3"):
         list(remote(MapData(listed(10), lambda dp: sys.exit(3))))
 
 
+@on_the_cluster
 def test_there_is_no_room_for_so_many():
     df = remote(Forever(), 2, actor_options={"num_cpus": 3}, start_timeout=5)
     with pytest.raises(dataflow.TimeoutError, match=r"worker \d of 2 .*It requests CPU 3; free in .*: CPU 1"):
         list(map(str, df))
 
 
+@on_the_cluster
 def test_workers_of_this_machine_run_inside_an_actor():
     dataflow.seed(5)
     expected = list(chain(300))
@@ -172,6 +232,7 @@ def test_workers_of_this_machine_run_inside_an_actor():
     assert {path for _, path in found} & {((0, 1), (0, 2)), ((0, 1), (1, 2))}
 
 
+@on_the_cluster
 @pytest.mark.full  # quick is the one above
 def test_so_do_those_of_a_default_runner():
     with remote(MultiProcessRunnerZMQ(MapData(listed(10), with_path), 2, timeout=LIMIT), 1) as df:
@@ -182,6 +243,7 @@ def with_path(dp):
     return dp, tuple(map(tuple, worker_info().path))
 
 
+@on_the_cluster
 def test_after_close_no_process_is_left(cluster):
     with remote(Pids()) as df:
         pids = {pid for pid, _ in itertools.islice(df, 1000)}
@@ -189,6 +251,7 @@ def test_after_close_no_process_is_left(cluster):
     wait_until(lambda: cluster.available_resources().get("CPU") == 4, LIMIT, "resources are not given back")
 
 
+@on_the_cluster
 def test_nothing_piles_up_while_the_consumer_does_something_else(cluster):
     with remote(MapData(Numbers(10**6), lambda dp: [np.zeros(1 << 20, np.uint8)]), max_bytes=12 << 20) as df:
         it = iter(df)
@@ -204,6 +267,7 @@ def test_nothing_piles_up_while_the_consumer_does_something_else(cluster):
         del it
 
 
+@on_the_cluster
 @pytest.mark.full  # quick is test_ray_runners.py::test_a_loop_goes_on_where_the_last_one_was_left
 def test_a_loop_goes_on_where_the_last_one_was_left():
     with remote(Forever()) as df:
@@ -211,6 +275,7 @@ def test_a_loop_goes_on_where_the_last_one_was_left():
         assert list(itertools.islice(df, 100)) == [[k] for k in range(100, 200)]
 
 
+@on_the_cluster
 @pytest.mark.full  # quick is test_ray_runners.py::test_actors_send_their_counters_with_their_replies
 def test_actors_send_their_counters_with_their_replies():
     with remote(chain(3000), 2, strict=True) as df:
@@ -220,3 +285,20 @@ def test_actors_send_their_counters_with_their_replies():
         assert all(worker.busy_seconds > 0 for worker in runner.workers if worker.datapoints)
         assert os.getpid() not in {worker.pid for worker in runner.workers}
         assert "busy" in df.report()
+
+
+# -- the example of a cluster that loses a node ------------------------------------------------------------------------
+
+
+@on_ray
+@needs_digits
+@pytest.mark.full  # quick is the test of killed actors above
+def test_a_node_that_is_killed_in_mid_pass_changes_nothing() -> None:
+    run = run_example("cluster.py", "--epochs", "10")
+    assert_ended_quietly(run)
+    assert "killed   one of the nodes, in the middle of pass 5" in run.stdout
+    assert "14370 datapoints: each of 1437 digits exactly once in each of 10 passes: yes" in run.stdout
+    assert "the order is that of the run without a cluster: yes" in run.stdout
+    alone, cluster = re.findall(r"^(?:alone|cluster)  +([\d.]+)% right", run.stdout, re.MULTILINE)
+    assert alone == cluster
+    assert "Another was started in its place: restart 1, of at most 1" in run.stderr

@@ -1,8 +1,7 @@
-"""Actors that are lost, never start, raise or leave, and clusters that go away."""
+"""The channel from actors: those that are lost, never start, raise or leave, and clusters that go away."""
 
 import itertools
 import os
-import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -12,10 +11,8 @@ import pytest
 import dataflow
 from dataflow import (
     DataFlow,
-    DataFlowError,
     DataFlowTerminated,
     MapData,
-    MissingExtra,
     RayMapData,
     RayRunner,
     TooManyFailures,
@@ -23,7 +20,6 @@ from dataflow import (
     WorkerError,
 )
 from dataflow.errors import WorkerTraceback
-from dataflow.ray import cluster as rays
 from dataflow.ray.actor import ReplyBuffer
 from dataflow.system.worker_errors import LostWorker
 from dataflow.transport.messages import Kind
@@ -301,35 +297,7 @@ def test_failures_that_are_borne_are_reported(fake):
         list(remote(MapData(listed(50), odd), 2, strict=True, max_failures=4))
 
 
-# -- Ray itself --------------------------------------------------------------------------------------------------------
-
-
-def test_without_ray_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtra, match=r'pip install "dataflow-runners\[ray\]"'):
-        list(RayRunner(Numbers(3)))
-
-
-def test_to_import_dataflow_does_not_import_ray():
-    code = "import sys, dataflow; assert 'ray' not in sys.modules, 'it does'"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_a_child_that_was_forked_from_a_connected_process_is_refused(monkeypatch):
-    monkeypatch.setattr(rays._forked, "connected", True)
-    with pytest.raises(DataFlowError, match="does not survive a fork"):
-        list(RayRunner(Numbers(3)))
-
-
-def test_a_fork_notices_a_connection(monkeypatch):
-    class Connected:
-        def is_initialized(self):
-            return True
-
-    monkeypatch.setitem(sys.modules, "ray", Connected())
-    noticing = rays._Forked()
-    noticing.notice()
-    assert noticing.connected
+# -- the end -----------------------------------------------------------------------------------------------------------
 
 
 def test_killed_actors_leave_nothing_to_wait_for(fake):
