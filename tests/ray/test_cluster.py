@@ -28,6 +28,7 @@ from dataflow import (
     worker_info,
 )
 from dataflow.ray import cluster as rays
+from tests.ray.remote import remote
 from tests.support.fakes import Draws, Forever, Numbers
 from tests.support.faults import TwoArguments
 from tests.support.flows import chain, listed
@@ -92,10 +93,6 @@ def command_of(process):
         return " ".join(process.cmdline())
     except psutil.Error:  # it has ended, or is a zombie
         return ""
-
-
-def remote(ds, num=1, **more):
-    return RayRunner(ds, num, **{"timeout": LIMIT, **more})
 
 
 class Pids(DataFlow):
