@@ -8,9 +8,9 @@ from dataflow.runners import engine, item_watch, supervisor
 from dataflow.runners.item_watch import ItemWatch
 from dataflow.transport.flow_control import Window
 from dataflow.transport.messages import Kind
-from tests.runners.test_hand_stepped import Clock, HandMap, HandRunner, N, answer, expected, idle, numbers
 from tests.support.faults import deadline
 from tests.support.hand_stepped import HandStepped
+from tests.support.hand_stepped_runners import Clock, HandMap, HandRunner, N, answer, expected, idle, numbers
 from tests.support.waits import LIMIT
 
 
