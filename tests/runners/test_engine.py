@@ -15,7 +15,7 @@ from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import state_of
 from dataflow.runners import engine, feeding, supervisor
 from dataflow.runners.backends import Links
-from dataflow.runners.engine import Engine, Plan
+from dataflow.runners.engine import Engine, Plan, WaitTimer
 from dataflow.runners.schedules import MixedSchedule
 from dataflow.system import worker_pool
 from dataflow.system.worker_errors import LostWorker
@@ -491,6 +491,51 @@ def test_takeovers_of_many_threads_neither_lose_nor_double():
         wait_until(lambda: not any(thread.is_alive() for thread in threads), LIMIT, "threads hang")
         taken += stage.engine.chunk(stage.engine.take_over(), LIMIT)
     assert sorted(taken) == list(range(len(taken)))
+
+
+# -- how long the consumer has waited, without a clock -----------------------------------------------------------------
+
+
+def advance_until(wait_timer, end, step=0.05, begin=0.0):
+    now = begin
+    while now <= end:
+        wait_timer.advance(now)
+        now += step
+
+
+def test_silence_for_the_whole_time_is_too_long():
+    wait_timer = WaitTimer()
+    advance_until(wait_timer, 0.9)
+    assert not wait_timer.is_over(1, silent=True)
+    advance_until(wait_timer, 1.1, begin=0.9)
+    assert wait_timer.is_over(1, silent=True)
+    assert not wait_timer.is_over(None, silent=True)
+
+
+def test_a_datapoint_resets_it():
+    wait_timer = WaitTimer()
+    advance_until(wait_timer, 2)
+    wait_timer.reset()
+    assert not wait_timer.is_over(1, silent=True)
+    wait_timer.advance(100)
+    assert not wait_timer.is_over(1, silent=True)
+
+
+def test_earlier_messages_are_received_first_even_if_new_ones_keep_coming():
+    wait_timer = WaitTimer()
+    advance_until(wait_timer, 1.05)
+    assert not wait_timer.is_over(1, silent=False)
+    wait_timer.advance(1.1)
+    assert not wait_timer.is_over(1, silent=False)
+    wait_timer.advance(1.2)
+    assert wait_timer.is_over(1, silent=False)
+
+
+def test_time_in_a_slow_source_or_a_debugger_does_not_count():
+    wait_timer = WaitTimer()
+    for now in (0, 60, 120):
+        wait_timer.advance(now)
+    assert not wait_timer.is_over(1, silent=True)
 
 
 # -- runners and maps whose workers are stepped by hand ----------------------------------------------------------------
