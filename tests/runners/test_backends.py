@@ -1,7 +1,8 @@
-"""Descriptors of the consumer: few for each worker and for each runner; and an error that says how many are missing."""
+"""What process runners take of the machine: descriptors, addresses and files; errors that say how much is missing."""
 
 import os
 import signal
+import subprocess
 import sys
 from itertools import islice
 
@@ -12,11 +13,13 @@ from dataflow import DataFromList, MapData, MultiProcessMapDataZMQ, MultiProcess
 from dataflow.runners.backends import ProcessBackend
 from dataflow.runners.engine import _engines
 from dataflow.runners.options import DESCRIPTORS_PER_WORKER, WorkerOptions
-from tests.support.fakes import METHODS
+from tests.support.fakes import METHODS, each_method
 from tests.support.main_program import run
 from tests.support.waits import LIMIT, wait_until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each mapping has a descriptor")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere each mapping has a descriptor, and the limits are not enforced"
+)
 
 PER_WORKER, PER_RUNNER = 4, 16
 TURNS = 2  # of these 16, a pipe for workers that take turns, if there are many
@@ -105,12 +108,12 @@ def test_so_it_is_after_workers_were_replaced(name):
         assert num_open() - before <= PER_RUNNER + 2 * PER_WORKER
 
 
-# -- limits ------------------------------------------------------------------------------------------------------------
+# -- limits of descriptors ---------------------------------------------------------------------------------------------
 
 
 PROGRAM = """
 import resource
-from tests.runners.test_descriptors_needed import make, num_open
+from tests.runners.test_backends import make, num_open
 
 if __name__ == "__main__":
     name, num, limit = NAME, WORKERS, SOFT
@@ -173,3 +176,50 @@ def test_two_hundred_and_forty_workers_fit_a_limit_of_1024(name, tmp_path):
     assert PER_WORKER == DESCRIPTORS_PER_WORKER
     ended = run_limited(name, "fork", tmp_path, 240, limit=1024)
     assert (ended.stdout, ended.returncode) == ("complete\n", 0), ended.stderr
+
+
+# -- address space, and the size of files ------------------------------------------------------------------------------
+
+
+PROCESS_RUNNERS = """
+import resource, sys
+import numpy as np
+from dataflow import DataFromList, MapData, MultiProcessMapData, MultiProcessRunner, ParallelData
+limit = getattr(resource, sys.argv[1]), (int(sys.argv[2]), int(sys.argv[2]))
+
+def image(dp):
+    return [dp[0], np.full(300_000, dp[0], np.uint8)]
+
+if __name__ == "__main__":
+    resource.setrlimit(*limit)
+    source, options = DataFromList([[k] for k in range(40)], shuffle=False), dict(context=sys.argv[3], timeout=100)
+    for make in (
+        lambda: ParallelData(MapData(source, image), 2, **options),
+        lambda: MultiProcessRunner(MapData(source, image), 5, 1, **options),
+        lambda: MultiProcessMapData(MapData(source, image), 2, MapData(source, list).func, strict=True, **options),
+    ):
+        with make() as df:
+            assert [(k, (a == k).all()) for k, a in df] == [(k, True) for k in range(40)]
+    print("ran")
+"""
+
+
+def run_by_itself(tmp_path, name, most, method):
+    (tmp_path / "main.py").write_text(PROCESS_RUNNERS)
+    return subprocess.run(
+        [sys.executable, str(tmp_path / "main.py"), name, str(most), method],
+        capture_output=True, text=True, check=False, timeout=LIMIT,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@each_method
+def test_process_runners_run_with_a_few_gigabytes_of_addresses(method, tmp_path):
+    done = run_by_itself(tmp_path, "RLIMIT_AS", 4 << 30, method)
+    assert done.stdout == "ran\n", done.stderr
+
+
+@pytest.mark.slow
+def test_a_limit_on_the_size_of_files_is_named(tmp_path):
+    done = run_by_itself(tmp_path, "RLIMIT_FSIZE", 1 << 30, "fork")
+    assert "(ulimit -f). Lift that limit, or pass a smaller max_bytes" in done.stderr
