@@ -1,4 +1,4 @@
-"""What is done in a worker before its flow begins: `worker_init`, and the threads of native libraries."""
+"""The options of workers: the threads of native libraries, and what users see of all options."""
 
 import inspect
 import os
@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from dataclasses import fields
 
 import pytest
@@ -20,129 +19,13 @@ from dataflow import (
     MultiProcessRunner,
     MultiProcessRunnerZMQ,
     MultiThreadRunner,
-    NotPicklable,
     ParallelData,
     WorkerDied,
-    worker_info,
 )
 from dataflow.runners.options import ACTOR_DEFAULTS, WorkerOptions
 from dataflow.runners.parallel_data import ParallelKeywords
-from tests.support.fakes import METHODS, every_runner, runner
-from tests.support.products import rotating
+from tests.support.fakes import METHODS, runner
 from tests.support.waits import LIMIT
-
-SEEN: list[tuple[str, int | None]] = []  # what has happened in this process, in order
-
-
-KINDS = rotating("case", {"process": "process", "zmq": "zmq"}, always={"thread": "thread"})
-
-
-@pytest.fixture(autouse=True)
-def nothing_seen():
-    SEEN.clear()
-    yield
-    SEEN.clear()
-
-
-def note(what):
-    here = worker_info()
-    SEEN.append((what, None if here is None else here.index))
-
-
-class Story(DataFlow):
-    """Yields endlessly what has happened here to the worker in which it runs."""
-
-    def reset_state(self):
-        note("reset")
-
-    def __iter__(self):
-        while True:
-            here = worker_info()
-            index = None if here is None else here.index
-            yield [index, [what for what, where in SEEN if where == index]]
-
-
-def init():
-    note("init")
-
-
-# -- worker_init -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", every_runner())
-def test_a_worker_is_prepared_once_before_its_flow_is_reset(case):
-    with runner(case, Story, 2, worker_init=init) as df:
-        found = {}
-        for index, story in df:
-            found[index] = story
-            if len(found) == 2:
-                break
-    assert found == {0: ["init", "reset"], 1: ["init", "reset"]}
-
-
-def test_without_workers_the_consumer_is_prepared():
-    with MultiProcessRunner(Story(), 5, 0, worker_init=init) as df:
-        assert next(iter(df)) == [None, ["init", "reset"]]
-        next(iter(df))
-        assert len(SEEN) == 2
-
-
-def fail():
-    raise OSError(5, "no such device")
-
-
-@KINDS
-def test_an_exception_in_it_is_the_consumers_with_a_note(case):
-    with runner(case, Story, worker_init=fail) as df, pytest.raises(OSError, match="no such device") as caught:
-        next(iter(df))
-    assert caught.value.__notes__[0] == "raised by worker_init: fail"
-    assert caught.value.__notes__[1].startswith("raised in worker 0 of 1 of Multi")
-    if case != "thread":
-        assert "in fail" in str(caught.value.__cause__)
-
-
-@KINDS
-def test_a_program_that_is_ended_by_it_is_a_dead_worker(case):
-    with runner(case, Story, worker_init=sys.exit) as df, pytest.raises(WorkerDied):
-        next(iter(df))
-
-
-class Shares(DataFlow):
-    def __init__(self, box):
-        self.box = box
-
-    def __iter__(self):
-        while True:
-            yield [list(self.box)]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_what_it_shares_with_the_flow_stays_shared_and_it_may_be_a_lambda(method):
-    box = []
-    with runner(("process", method), lambda: Shares(box), worker_init=lambda: box.append("prepared")) as df:
-        assert next(iter(df)) == [["prepared"]]
-    assert box == []
-
-
-def test_what_cannot_be_sent_is_named():
-    lock = threading.Lock()
-    df = runner(("process", "spawn"), Story, worker_init=lambda: lock)
-    with pytest.raises(NotPicklable, match=r"worker_init .* cannot be sent.*lock.* Make what it needs inside it"):
-        next(iter(df))
-
-    class Holds(Shares):
-        def __init__(self):
-            self.box = lock
-
-    with pytest.raises(NotPicklable, match=r"Holds.box"):  # prepared or not, a node is named
-        next(iter(runner(("process", "spawn"), Holds, worker_init=init)))
-
-
-@KINDS
-def test_what_is_no_function_is_refused(case):
-    with pytest.raises(TypeError, match=r"Multi\w+ expects a function, got int: worker_init is called"):
-        runner(case, Story, worker_init=5)
-
 
 # -- threads of native libraries ---------------------------------------------------------------------------------------
 
@@ -229,7 +112,7 @@ def test_a_limit_that_makes_no_sense_is_refused(case, wrong):
     with pytest.raises(
         (TypeError, ValueError), match=r'Multi\w+: thread_limit must be an integer ≥ 1, "share", or None'
     ):
-        runner(case, Story, thread_limit=wrong)
+        runner(case, Threads, thread_limit=wrong)
 
 
 def run(script):

@@ -15,18 +15,15 @@ import numpy as np
 import pytest
 
 from dataflow import (
-    DataFlow,
     DataFromList,
     MapData,
     MultiProcessMapAndBatchData,
     MultiProcessMapData,
     MultiThreadMapData,
-    MultiThreadRunner,
     WorkerDied,
     worker_info,
 )
 from dataflow.protocol.state import state_of
-from dataflow.runners.jobs import WholePasses
 from tests.support.fakes import PROCESS_KINDS, Forever, Numbers, each_method, runner
 from tests.support.faults import deadline, processes_of
 from tests.support.products import covering
@@ -278,45 +275,3 @@ def test_a_replaced_worker_inherits_nothing_that_it_would_close():
             if k in {20, 150}:
                 processes_of(df)[0].kill()
         assert k == 299
-
-
-def test_a_thread_that_ends_late_does_not_close_what_its_successor_has_opened(monkeypatch):
-    class File(DataFlow):
-        opened = closed_by = None
-        late = threading.Event()
-
-        def reset_state(self):
-            super().reset_state()
-            self.opened = threading.current_thread()
-
-        def close(self):
-            if self.opened is not threading.current_thread():
-                File.closed_by = threading.current_thread()
-            super().close()
-
-        def __iter__(self):
-            for k in range(10):
-                if k == 3 and not File.late.is_set():
-                    File.late.set()
-                    sys.exit(1)
-                yield [k]
-
-    close = WholePasses.close
-
-    def slow(job):
-        if not has_served.is_set():
-            wait_until(has_served.is_set, LIMIT, "the successor has not served")
-            close(job)
-            has_closed.set()
-        else:
-            close(job)
-
-    has_served, has_closed = threading.Event(), threading.Event()
-    monkeypatch.setattr(WholePasses, "close", slow)
-    monkeypatch.setattr("dataflow.system.worker_pool._GRACE", 0.01)
-    with MultiThreadRunner(File, 5, 1, strict=True, timeout=LIMIT, max_restarts=1) as df, deadline(LIMIT):
-        assert list(df) == [[k] for k in range(10)]  # made by the successor, from the fourth on
-        has_served.set()
-        wait_until(has_closed.is_set, LIMIT, "the first thread has not ended")
-        assert File.closed_by is None
-        assert list(df) == [[k] for k in range(10)]
