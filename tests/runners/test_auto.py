@@ -23,7 +23,6 @@ from dataflow import (
     MultiProcessMapData,
     MultiProcessRunner,
     MultiThreadMapData,
-    MultiThreadRunner,
     ParallelData,
     WorkerDied,
 )
@@ -223,41 +222,6 @@ def test_a_flow_that_was_closed_and_is_iterated_again_begins_with_one_worker(all
     df.close()
 
 
-def test_a_maximum_without_auto_is_refused():
-    with pytest.raises(TypeError, match=r'max_workers=8 is the maximum for num_workers="auto", and num_workers=2'):
-        ParallelData(numbers(), 2, max_workers=8)
-    with pytest.raises(ValueError, match="max_workers"):
-        ParallelData(numbers(), max_workers=0)
-
-
-@pytest.mark.parametrize(("max_bytes", "expected"), [(None, 32), (16 << 20, 4), (1 << 20, 1)])
-def test_the_maximum_depends_on_the_memory_limit(max_bytes, expected, monkeypatch):
-    monkeypatch.setattr("dataflow.runners.options.share_of_cores", lambda num: 2)
-    assert ParallelData(numbers(), max_bytes=max_bytes).num_workers == expected
-
-
-def test_the_maximum_depends_on_the_cores_and_on_descriptors(monkeypatch):
-    monkeypatch.setattr("dataflow.runners.options.share_of_cores", lambda num: 16)
-    assert ParallelData(numbers()).num_workers == 64
-    monkeypatch.setattr("dataflow.runners.options.soft_limit", lambda: 96)
-    assert ParallelData(numbers()).num_workers < 20
-
-
-def test_the_maximum_holds_where_the_number_does_not_adapt(monkeypatch):
-    monkeypatch.setattr("dataflow.runners.options.share_of_cores", lambda num: 4)
-    made = []
-
-    def make():
-        made.append(numbers())
-        return made[-1]
-
-    for most, expected in (None, 4), (3, 3), (8, 4):
-        assert MultiThreadRunner(make, 5, "auto", strict=True, max_workers=most).num_workers == expected
-        assert len(made) == expected
-        made.clear()
-        assert MultiProcessRunner(numbers(), 5, "auto", max_workers=most).num_workers == expected
-
-
 def test_threads_that_are_added_have_nodes_of_their_own(own_machine):
     class Own(MapData):
         def reset_state(self):
@@ -275,11 +239,6 @@ def test_threads_that_are_added_have_nodes_of_their_own(own_machine):
             seen.update(df)
         assert len(seen) == 4
     assert not hasattr(df.ds, "thread")  # the user's node was reset in no thread
-
-
-def test_the_printed_chain_says_auto_and_at_most():
-    assert repr(ParallelData(numbers(), max_workers=5)).startswith("ParallelData(max_workers=5)  at most 5 processes")
-    assert 'num_proc="auto"' in repr(MultiProcessMapData(numbers(), "auto", sleep)).replace("'", '"')
 
 
 # -- more workers than are needed, as asked for ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The options of workers: the threads of native libraries, and what users see of all options."""
+"""The options of workers: the threads of native libraries, the maximum number of workers, and what users see."""
 
 import inspect
 import os
@@ -16,6 +16,7 @@ from dataflow import (
     DataFlow,
     DataFromList,
     MapData,
+    MultiProcessMapData,
     MultiProcessRunner,
     MultiProcessRunnerZMQ,
     MultiThreadRunner,
@@ -25,6 +26,7 @@ from dataflow import (
 from dataflow.runners.options import ACTOR_DEFAULTS, WorkerOptions
 from dataflow.runners.parallel_data import ParallelKeywords
 from tests.support.fakes import METHODS, runner
+from tests.support.flows import listed
 from tests.support.waits import LIMIT
 
 # -- threads of native libraries ---------------------------------------------------------------------------------------
@@ -186,6 +188,49 @@ def test_without_threadpoolctl_the_environment_is_set_all_the_same():
             print(*next(iter(df)))
     """
     assert run(script) == ["2"]
+
+
+# -- the maximum number of workers -------------------------------------------------------------------------------------
+
+
+def test_a_maximum_without_auto_is_refused():
+    with pytest.raises(TypeError, match=r'max_workers=8 is the maximum for num_workers="auto", and num_workers=2'):
+        ParallelData(listed(200), 2, max_workers=8)
+    with pytest.raises(ValueError, match="max_workers"):
+        ParallelData(listed(200), max_workers=0)
+
+
+@pytest.mark.parametrize(("max_bytes", "expected"), [(None, 32), (16 << 20, 4), (1 << 20, 1)])
+def test_the_maximum_depends_on_the_memory_limit(max_bytes, expected, monkeypatch):
+    monkeypatch.setattr("dataflow.runners.options.share_of_cores", lambda num: 2)
+    assert ParallelData(listed(200), max_bytes=max_bytes).num_workers == expected
+
+
+def test_the_maximum_depends_on_the_cores_and_on_descriptors(monkeypatch):
+    monkeypatch.setattr("dataflow.runners.options.share_of_cores", lambda num: 16)
+    assert ParallelData(listed(200)).num_workers == 64
+    monkeypatch.setattr("dataflow.runners.options.soft_limit", lambda: 96)
+    assert ParallelData(listed(200)).num_workers < 20
+
+
+def test_the_maximum_holds_where_the_number_does_not_adapt(monkeypatch):
+    monkeypatch.setattr("dataflow.runners.options.share_of_cores", lambda num: 4)
+    made = []
+
+    def make():
+        made.append(listed(200))
+        return made[-1]
+
+    for most, expected in (None, 4), (3, 3), (8, 4):
+        assert MultiThreadRunner(make, 5, "auto", strict=True, max_workers=most).num_workers == expected
+        assert len(made) == expected
+        made.clear()
+        assert MultiProcessRunner(listed(200), 5, "auto", max_workers=most).num_workers == expected
+
+
+def test_the_printed_chain_says_auto_and_at_most():
+    assert repr(ParallelData(listed(200), max_workers=5)).startswith("ParallelData(max_workers=5)  at most 5 processes")
+    assert 'num_proc="auto"' in repr(MultiProcessMapData(listed(200), "auto", list)).replace("'", '"')
 
 
 # -- What users see of the options -------------------------------------------------------------------------------------
