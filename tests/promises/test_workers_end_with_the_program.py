@@ -168,7 +168,7 @@ def test_no_worker_outlives_a_main_process_that_is_killed(nest, what, method):
         wait_gone(program.found)
 
 
-# Quick is one of each kind; what a forked child may do is in test_forked_children.py, too.
+# Quick is one of each kind; what a forked child may do is in test_forked_children_change_nothing.py, too.
 QUICK_ENDS = (
     "with a runner in a global",
     "with a pipe runner in a global",
