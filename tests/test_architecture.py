@@ -45,6 +45,9 @@ MAY_PRINT = {"observe/display.py", "__main__.py"}
 DOCUMENTED = {"_asdict", "_current_frames", "_exit", "_fields", "_getframe", "_make", "_replace"}
 # What fsspec documents for programs that use its file systems on an event loop of their own.
 DOCUMENTED |= {"_cat_file", "_get_kwargs_from_urls", "_info", "_strip_protocol"}
+TESTED_ELSEWHERE = {  # modules without a test file of their name, and the place that tests them
+    "compat/aliases.py": "names of classes that have tests: tests/test_reference.py, and every node under each name",
+}
 Tree = dict[str, str]
 
 
@@ -491,6 +494,16 @@ def test_a_rule_accepts_what_is_sound(rule):
 @pytest.mark.parametrize(("rule", "path", "source"), PLANTED, ids=name_of)
 def test_a_rule_finds_what_is_planted(rule, path, source):
     assert rule({**SOUND, path: source})
+
+
+def test_every_module_has_a_test_file_of_its_name_or_says_where_it_is_tested():
+    tests = PACKAGE.parent / "tests"
+    modules = {path for path in map(PurePosixPath, read_tree()) if path.stem not in EVERYTHING}
+    without = {str(path) for path in modules if not (tests / path.with_name(f"test_{path.name}")).exists()}
+    assert without == TESTED_ELSEWHERE.keys()
+    for place in TESTED_ELSEWHERE.values():
+        named = FILE.findall(place)
+        assert named and all((PACKAGE.parent / name).exists() for name in named), place
 
 
 def test_the_drawing_of_the_package_shows_every_file_and_no_other():
