@@ -12,18 +12,11 @@ from hypothesis import strategies as st
 
 from dataflow import RemoteDataZMQ
 from dataflow.remote.peer_messages import PeerMessage, PeerMessageKind, pack
+from tests.formats.hostile import Hostile
 from tests.support.senders import LOOPBACK, Sending, Stranger, look, numbers
 from tests.support.waits import LIMIT, wait_until
 
-RAN = []
-
-
-class Payload:
-    def __reduce__(self):
-        return RAN.append, ("executed",)
-
-
-EVIL = pickle.dumps(Payload())
+EVIL = pickle.dumps(Hostile())
 NUMPY = {b"nd": True, b"type": b"O", b"kind": b"O", b"shape": [1], b"data": EVIL}
 
 
@@ -69,7 +62,7 @@ def serve(df, n=100):
     sending = Sending(numbers(n), df.addresses[0])
     assert [k for (k,) in df] == list(range(n))
     assert sending.wait_result() == n
-    assert not RAN
+    assert not Hostile.harmed
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -195,4 +188,4 @@ def test_no_bytes_at_all_harm_the_receiver(messages, bombarded):
     for _ in messages:
         assert list(receiver.receive()) == []
     assert receiver.usable
-    assert not RAN
+    assert not Hostile.harmed

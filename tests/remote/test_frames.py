@@ -1,5 +1,7 @@
 """Datapoints to frames and back: they come back as they were, and no bytes do any harm."""
 
+import pickle
+
 import msgpack
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from dataflow.remote import frames as writing
 from dataflow.remote.frames import LARGE, FrameEncoder, FrameReader, Unreadable
 from dataflow.transport.dtypes import dtype_name
 from dataflow.transport.packing import Code
-from tests.formats.hostile import SKELETONS, extension, verdicts_of
+from tests.formats.hostile import SKELETONS, Hostile, extension, verdicts_of
 
 MAX = 1 << 30
 
@@ -176,27 +178,14 @@ def test_a_datapoint_that_is_larger_than_may_be_under_way_is_refused():
 # -- anybody's bytes ---------------------------------------------------------------------------------------------------
 
 
-RAN = []
-
-
-class Payload:
-    def __reduce__(self):
-        return RAN.append, (1,)
-
-
-def pickled():
-    import pickle
-
-    return pickle.dumps(Payload())
-
-
+EVIL = pickle.dumps(Hostile())
 BAD = {
     "nothing": (b"",),
     "no frames": (),
-    "a pickle": (pickled(), b""),
-    "our pickle extension": (msgpack.packb([msgpack.ExtType(Code.PICKLE, pickled())]), b""),
+    "a pickle": (EVIL, b""),
+    "our pickle extension": (msgpack.packb([msgpack.ExtType(Code.PICKLE, EVIL)]), b""),
     "msgpack-numpy's objects": (
-        msgpack.packb([{b"nd": True, b"type": b"O", b"kind": b"O", b"shape": [1], b"data": pickled()}]),
+        msgpack.packb([{b"nd": True, b"type": b"O", b"kind": b"O", b"shape": [1], b"data": EVIL}]),
         b"x",
     ),
     **SKELETONS,
@@ -214,7 +203,7 @@ def test_bytes_that_are_no_datapoints_are_refused_and_do_nothing(name):
     reader = FrameReader()
     with pytest.raises(Unreadable):
         reader.read([memoryview(frame) for frame in BAD[name]], 1)
-    assert not RAN
+    assert not Hostile.harmed
     assert reader.read(frames_of([1]), 1) == [[1]]  # as before
 
 
