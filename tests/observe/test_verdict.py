@@ -621,6 +621,18 @@ def test_a_runner_in_workers_is_named_and_not_judged(share):
     assert inner.datapoints_per_second == 5
 
 
+def test_a_runner_in_workers_is_not_named_where_another_node_takes_most_of_their_time():
+    outer = runner(workers(2, busy=0.95, cpu=0.02), waiting=0.9, node=0, name="MultiProcessRunnerZMQ")
+    inner = RunnerStatistics(1, "MultiThreadMapData", "thread", datapoints=100, seconds=20.0, outer=0, num_outer=2)
+    nodes = (
+        NodeStatistics("MultiProcessRunnerZMQ(num_proc=2)"),
+        NodeStatistics("MultiThreadMapData(num_thread=2)", "  ", runner=0, share=0.01),
+        NodeStatistics("FakeData()", "  ", runner=0, share=0.95),
+    )
+    verdict = verdict_of(FlowStatistics(nodes, (outer, inner)))
+    assert "FakeData() takes 95%" in verdict.text and "MultiThreadMapData" not in verdict.text
+
+
 @pytest.mark.parametrize(("waiting", "judged"), [(8.5, 1), (4.5, 1), (1.0, 0)])
 def test_a_runner_below_a_map_is_judged_if_its_input_is_what_the_map_waits_for(waiting, judged):
     nodes = (NodeStatistics("MultiThreadMapData(…)"), NodeStatistics("MultiProcessRunner(…)"))

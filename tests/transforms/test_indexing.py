@@ -113,13 +113,14 @@ def test_passes_that_are_read_by_index_cannot_continue_with_other_weights(endles
     df = Weighted(endless=endless)
     stream = root_stream(df)
 
-    def read(p):
+    def read(p, stream=stream):
         return list(indexing.pass_from(df, p, 5, stream) if endless else indexing.pass_by_index(df, p, stream))
 
     assert read(0) == read(1) == [[0], [1]]
     df.weights = "2 and 1"
     with pytest.raises(ValueError, match=r"^MixData: weights were 1 and 2 when .* and are 2 and 1 now"):
         read(2)
+    assert read(0, stream.turn(0, 1)) == [[0], [1]]  # another place in the chain has passes of its own
 
 
 def test_passes_of_an_endless_input_continue_one_another_and_those_of_another_are_its_own():

@@ -284,6 +284,8 @@ def test_runs_of_a_column_follow_one_another_whatever_they_are():
 def test_what_is_between_the_fields_of_a_record_comes_from_the_message():
     data = b"".join([bytes([100 + k]) * PADDED.nbytes for k in range(5)])
     reader = ColumnReader(memoryview(b""), memoryview(data), FakeArena().leases)
+    freed = [np.full(PADDED.nbytes, 255, np.uint8) for _ in range(5)]
+    del freed  # their memory is what numpy takes for the copies
     copies = reader.read([(PADDED.dtype, PADDED.shape, "C", 5, False, False, PADDED.nbytes)])
     assert b"".join([copy.view(np.uint8) for copy in copies]) == data
 
