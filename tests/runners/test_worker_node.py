@@ -211,7 +211,7 @@ def killed_in_a_nest(n, num_kills, seed):
     choose = random.Random(seed)
     moments = set(choose.sample(range(n // 10, n * 9 // 10), num_kills))
     owed = 0
-    with deadline(2 * LIMIT), strict("nest", shuffled(n), 2, max_restarts=50) as df:
+    with deadline(10 * LIMIT), strict("nest", shuffled(n), 2, max_restarts=50) as df:
         for k, dp in enumerate(df):
             assert dp == expected[k]
             owed += k in moments
