@@ -145,28 +145,31 @@ def test_a_connection_that_breaks_is_an_error_at_both_ends():
         assert again.wait_result() == 10
 
 
-def test_an_end_with_another_count_is_an_error_that_says_how_many_are_missing():
+@contextlib.contextmanager
+def stranger_in_a_pass():
+    """A receiver that has begun a pass, and a sender that has joined it and says what the test wants."""
     with receiver() as df:
         iter(df)
         df._df_state.resource.begin_pass()
         with Stranger(df.addresses[0]) as sender:
             sender.join(lambda: look(df))
-            sender.say(PeerMessageKind.DATA, 0, 1, [b"\x91\x91\x01", b""])
-            sender.say(PeerMessageKind.END, 5)
-            with pytest.raises(SenderLost, match="it has sent 5 datapoints, so 4 are missing") as lost:
-                list(df)
-            assert lost.value.received == 1
+            yield df, sender
+
+
+def test_an_end_with_another_count_is_an_error_that_says_how_many_are_missing():
+    with stranger_in_a_pass() as (df, sender):
+        sender.say(PeerMessageKind.DATA, 0, 1, [b"\x91\x91\x01", b""])
+        sender.say(PeerMessageKind.END, 5)
+        with pytest.raises(SenderLost, match="it has sent 5 datapoints, so 4 are missing") as lost:
+            list(df)
+        assert lost.value.received == 1
 
 
 def test_a_gap_between_datapoints_is_an_error():
-    with receiver() as df:
-        iter(df)
-        df._df_state.resource.begin_pass()
-        with Stranger(df.addresses[0]) as sender:
-            sender.join(lambda: look(df))
-            sender.say(PeerMessageKind.DATA, 3, 1, [b"\x91\x91\x01", b""])
-            with pytest.raises(SenderLost, match="so 3 are missing"):
-                list(df)
+    with stranger_in_a_pass() as (df, sender):
+        sender.say(PeerMessageKind.DATA, 3, 1, [b"\x91\x91\x01", b""])
+        with pytest.raises(SenderLost, match="so 3 are missing"):
+            list(df)
 
 
 def test_a_receiver_that_pauses_for_long_is_not_lost_though_no_more_messages_are_read(monkeypatch):
