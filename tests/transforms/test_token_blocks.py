@@ -243,6 +243,7 @@ REORDERED = {
     "repeated": lambda documents: RepeatedData(ShuffleData(DataFromList(documents)), 2),
     "thread map": lambda documents: MultiThreadMapData(DataFromList(documents), 2, doubled, strict=True),
     "async map": lambda documents: AsyncMapData(ShuffleData(DataFromList(documents)), doubled_later),
+    "async map, as completed": lambda documents: AsyncMapData(DataFromList(documents), doubled_later, ordered=False),
     "timed": lambda documents: TestDataSpeed(ShuffleData(DataFromList(documents)), 10),
 }
 
