@@ -204,7 +204,7 @@ class DataFlow(GenericIn[T_co]):
         What is drawn for a datapoint belongs to its position there, not to the rank: so it is the same for any number
         of ranks. Where one datapoint is made of several, and in code of the user, numbers differ between ranks.
         """
-        if self._df_keeps_order:
+        if self._df_one_to_one:
             spread: Spread = self._df_first()._df_spread(begin)
             return spread
         return Spread(ranks=self._df_depth.ranks)
@@ -217,7 +217,7 @@ class DataFlow(GenericIn[T_co]):
         return len(self)
 
     @property
-    def _df_keeps_order(self) -> bool:
+    def _df_one_to_one(self) -> bool:
         """Whether the datapoint at each index is made of the one of the input at that index."""
         return self._df_takes == 1 and not self._df_user_written
 
@@ -690,7 +690,7 @@ class ProxyDataFlow(DataFlow[T_co]):
         return self.ds._df_num_from(begin, longest=longest) if is_inherited else len(self)
 
     def _df_num_below(self, num: int) -> int | None:
-        return num if self._df_keeps_order else super()._df_num_below(num)
+        return num if self._df_one_to_one else super()._df_num_below(num)
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return self.ds._df_run_pass(p, stream)
@@ -699,7 +699,7 @@ class ProxyDataFlow(DataFlow[T_co]):
         return self.ds._df_at(blocks, stream) if self._df_indexed else super()._df_at(blocks, stream)
 
     def _df_origins(self, indexes: NDArray[np.int64], stream: Stream) -> NDArray[np.int64]:
-        return self.ds._df_origins(indexes, stream) if self._df_keeps_order else super()._df_origins(indexes, stream)
+        return self.ds._df_origins(indexes, stream) if self._df_one_to_one else super()._df_origins(indexes, stream)
 
 
 class RNGDataFlow(DataFlow[T_co]):

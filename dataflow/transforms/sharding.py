@@ -210,7 +210,7 @@ class ShardData(ProxyDataFlow[T_co]):
 def batches_of(ds: DataFlow) -> GroupedData | None:
     """The batches whose datapoints `ds` passes on one by one, without drawing for them; None if there are none."""
     while not isinstance(ds, GroupedData):
-        if ds._df_draws or not ds._df_keeps_order:
+        if ds._df_draws or not ds._df_one_to_one:
             return None
         ds = ds._df_inputs[0]
     return ds
