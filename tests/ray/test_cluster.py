@@ -213,8 +213,10 @@ def test_sys_exit_is_told_from_a_loss():
 
 @on_the_cluster
 def test_there_is_no_room_for_so_many():
-    df = remote(Forever(), 2, actor_options={"num_cpus": 3}, start_timeout=5)
-    with pytest.raises(dataflow.TimeoutError, match=r"worker \d of 2 .*It requests CPU 3; free in .*: CPU 1"):
+    options = {"num_cpus": 0, "resources": {"of the test without room": 3}}
+    df = remote(Forever(), 2, actor_options=options, start_timeout=5)
+    message = r"worker \d of 2 .*It requests of the test without room 3; free in .*, of the test without room 1"
+    with pytest.raises(dataflow.TimeoutError, match=message):
         list(map(str, df))
 
 
@@ -242,10 +244,15 @@ def with_path(dp):
 
 @on_the_cluster
 def test_after_close_no_process_is_left(cluster):
-    with remote(Pids()) as df:
-        pids = {pid for pid, _ in itertools.islice(df, 1000)}
+    def free():
+        return cluster.available_resources().get("of the test of close")
+
+    with remote(Pids(), actor_options={"resources": {"of the test of close": 1}}) as df:
+        it = iter(df)
+        pids = {pid for pid, _ in itertools.islice(it, 1000)}
+        wait_until(lambda: free() == 3, LIMIT, lambda: f"{free()} of 4 are free")
     wait_until(lambda: not any(map(psutil.pid_exists, pids)), LIMIT, "an actor lives on")
-    wait_until(lambda: cluster.available_resources().get("CPU") == 4, LIMIT, "resources are not given back")
+    wait_until(lambda: free() == 4, LIMIT, lambda: f"{free()} of 4 are free")
 
 
 @on_the_cluster
