@@ -76,9 +76,10 @@ class GroupedData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         if not may_reuse_memory(self.ds, everywhere=True):
             return NextGroup(datapoints, None)
         state = state_of(self)
-        if self._df_hands_on:
-            return NextGroup(state.part(MemoryWatch).over(datapoints, self._df_waits), None)
         memory = state.part(ReusedMemory)
+        if self._df_hands_on:
+            memory.is_reused, memory.compares_all = False, has_several_sources(self.ds)
+            return NextGroup(state.part(MemoryWatch).over(datapoints, self._df_waits), memory)
         if memory.is_reused is None and has_several_sources(self.ds):
             memory.is_reused = True
         return NextGroup(datapoints, memory, Filling.begin if self._df_stacks else None)

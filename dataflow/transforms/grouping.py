@@ -12,13 +12,14 @@ Guarantees for those of a batch (`NextGroup`), where the first has no large arra
 - If the datapoints come from several flows, the first batch says nothing of those that come later: all are copied.
 - Other sources pay for a copy of one datapoint per batch, or two, not of all.
 
-Guarantees for those that are handed on as they are, from threads, from a buffer, ahead of calls or in a list
-(`MemoryWatch`):
+Guarantees for those that are handed on as they are, from threads, from a buffer, ahead of calls or in a batch that is
+not stacked (`MemoryWatch`):
 
 - None is copied, because code may rely on it that what it changes in place is changed in the source.
 - The first datapoints are compared with all before them: one that is in the memory of another, whose values have
   changed, raises. Of the others, every 512th is compared with the one after it, so a source that begins later to use
   one buffer is found out, after some datapoints; one with more buffers than datapoints are compared is not.
+- Those of each batch are compared at its end, too: two or three of them, or all if they come from several flows.
 
 Where no code of the user makes or changes datapoints (`may_reuse_memory`), nothing is looked at.
 """
@@ -68,11 +69,12 @@ class ReusedMemory:
     """Whether the input writes datapoints into the memory of earlier ones of a batch."""
 
     is_reused: bool | None = None  # whether it is taken to; None before the first batch
+    compares_all = False  # whether all datapoints of every batch are compared
     num_watched = 0  # the number of batches after the first of which some datapoints were compared
 
     def compared(self, num: int) -> Sequence[int]:
         """Which datapoints of a batch of `num` are compared at its end with what they held when they came."""
-        if self.is_reused is None:
+        if self.is_reused is None or self.compares_all:
             return range(num)
         if self.is_reused:
             return ()

@@ -7,11 +7,13 @@ from functools import partial
 import numpy as np
 import pytest
 
+import dataflow
 from dataflow import (
     AsyncMapData,
     BatchData,
     BatchDataByShape,
     BucketBatchData,
+    ConcatData,
     DataFlow,
     DataFromGenerator,
     DataFromList,
@@ -23,6 +25,8 @@ from dataflow import (
     MultiThreadRunner,
     PadBatchData,
     ParallelData,
+    RandomChooseData,
+    RandomMixData,
     RepeatedDataPoint,
 )
 from dataflow.transforms import grouping as gathering
@@ -363,8 +367,33 @@ class Numbers(DataFlow):
 @pytest.mark.parametrize("ds", [Numbers(1), Numbers(3), Numbers(40), Numbers(1, start=500)], ids=str)
 @pytest.mark.parametrize("make", HANDING_ON.values(), ids=HANDING_ON)
 def test_what_would_be_handed_on_and_overwritten_is_refused(make, ds):
-    with make(ds) as df, pytest.raises(ValueError, match="was overwritten with a later one"):
+    with (
+        make(ds) as df,
+        pytest.raises(ValueError, match=r"was overwritten with a later one|has changed while the batch"),
+    ):
         list(itertools.islice(df, NUM))
+
+
+@pytest.mark.usefixtures("unseeded")
+@pytest.mark.parametrize("words", [{"use_list": True}, {"collate": list}], ids=repr)
+@pytest.mark.parametrize("num", [1, 3])
+@pytest.mark.parametrize("mix", [
+    lambda rows, ds: ConcatData([rows, ds]),
+    lambda rows, ds: RandomMixData([rows, ds]),
+    lambda rows, ds: RandomChooseData([rows, ds]),
+    lambda rows, ds: Numbers(ds.num, start=NUM - 20),
+])  # fmt: skip
+def test_a_batch_that_hands_on_raises_in_place_of_one_that_would_be_wrong(mix, num, words):
+    def make(source):
+        dataflow.seed(3)
+        return mix(DataFromList([[np.full(SHAPE, -k)] for k in range(600)], shuffle=False), source)
+
+    ds = Numbers(num)
+    right = plain(BatchData(MapData(make(ds), copy_datapoint), 4, **words))
+    found = []
+    with pytest.raises(ValueError, match=r"was overwritten with a later one|has changed while the batch"):
+        found.extend(plain([batch]) for batch in BatchData(make(ds), 4, **words))
+    assert [dp for batch in found for dp in batch] == right[: len(found)]
 
 
 def bytes_and_queue():
