@@ -34,6 +34,7 @@ _LOCAL: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 _GROUPS: Final = {"work": "work", "reply": "replies"}  # the other calls return at once, on a thread of their own
+_START_SECONDS: Final = 10.0
 _FETCH_SECONDS: Final = 60.0  # for a reply that is ready
 _PROCESS_DIED: Final = "worker process has died"  # Ray's words, if its machine is not known to be down
 
@@ -255,6 +256,12 @@ class ActorWorker(Worker):
         except LostWorker as error:
             self.mark_lost(error)
         return self._started is None or self.lost is not None
+
+    def starts_until(self) -> float:
+        # If Ray (2.60) is told to kill an actor at the moment when a process is found for it, it loses the resources of
+        # the actor: nobody has them until this program ends. One that has started ends by itself. One that has waited
+        # for so long waits for room, and not for a process.
+        return 0.0 if self.has_started() else self.started_at + _START_SECONDS
 
     def has_ended(self) -> bool:
         """Whether its work has ended, or it is lost."""

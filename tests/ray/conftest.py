@@ -18,6 +18,7 @@ from collections import defaultdict
 import pytest
 
 import dataflow
+from dataflow.ray import cluster as rays
 from dataflow.ray.ray_backend import RayBackend
 from tests.ray.fake_cluster import FakeCluster
 from tests.support import leaks
@@ -45,6 +46,7 @@ def fake(monkeypatch):
     """A cluster in this process; actors get the fates that a test adds to `fake.fates`."""
     cluster = FakeCluster()
     monkeypatch.setattr(RayBackend, "make_cluster", lambda address: cluster)
+    monkeypatch.setattr(rays, "_START_SECONDS", 0.1)  # what does not start never does
     yield cluster
     cluster.actors.clear()  # pytest keeps the cluster, and they what they were sent
     dataflow.seed(None)
