@@ -255,9 +255,14 @@ class ApplyAndBatch(Apply):
             super().put_results(task, sender, task_reader)
             return
         made: list[Any] = []
+        began = time.perf_counter()
         try:
-            # Keeps what comes before an exception.
-            made.extend(sender.recorded(self.results(task, task_reader)))
+            try:
+                # Keeps what comes before an exception.
+                made.extend(sender.recorded(self.results(task, task_reader)))
+            finally:
+                now = time.perf_counter()
+                sender.counters.add_step(now, now - began, 0.0, 0.0)
         except BaseException:
             sender.put_all(made)
             raise

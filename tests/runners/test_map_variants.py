@@ -1,6 +1,8 @@
 """Maps that also batch, and maps of one component into arrays of one shape."""
 
 import itertools
+import time
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -13,7 +15,6 @@ from dataflow import (
     MapData,
     MapDataComponent,
     MultiProcessMapAndBatchData,
-    MultiProcessMapAndBatchDataZMQ,
     MultiProcessMapDataComponentSharedArray,
     ShapeMismatch,
 )
@@ -32,6 +33,28 @@ def same(dp):
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
+
+
+def sleep_a_while(dp):
+    time.sleep(0.005)
+    return dp
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_time_in_the_function_counts_as_the_workers(fails):
+    """Also if it raises, at the end of a batch."""
+
+    def func(dp):
+        if fails and dp[1] == 30:
+            raise KeyError(dp[1])
+        return sleep_a_while(dp)
+
+    df = MultiProcessMapAndBatchData(labelled(60), 2, func, 3, strict=True, timeout=LIMIT)
+    with df, pytest.raises(KeyError) if fails else nullcontext():
+        list(df)
+    (runner,) = df.statistics().runners
+    assert sum(worker.busy_seconds for worker in runner.workers) >= 0.005 * (30 if fails else 60)
+    assert len(df.statistics().nodes) == 2 and runner.node == 0
 
 
 @settings(
@@ -64,7 +87,7 @@ def test_a_strict_pass_is_that_of_batched_map_data(n, batch_size, num, drop, rem
 
     plain_map = BatchData(MapData(Lengthless(n), func), batch_size, remainder, use_list)
     expected = [plain(dp) for dp in plain_map]
-    with MultiProcessMapAndBatchDataZMQ(
+    with MultiProcessMapAndBatchData(
         Lengthless(n), num, func, batch_size, remainder=remainder, use_list=use_list, strict=True, timeout=LIMIT
     ) as df:
         assert [plain(dp) for dp in itertools.islice(df, taken)] == expected[:taken]
@@ -79,7 +102,7 @@ def test_by_default_there_are_batches_without_end(num, caplog):
         for _ in range(5):
             assert [len(batch[0]) for batch in itertools.islice(iterator, 10)] == [3] * 10
     (record,) = caplog.records
-    assert record.levelname == "WARNING" and "MultiProcessMapAndBatchDataZMQ with strict=False" in record.message
+    assert record.levelname == "WARNING" and "MultiProcessMapAndBatchData with strict=False" in record.message
 
 
 def test_by_default_a_pass_of_the_input_may_be_shorter_than_a_batch():
