@@ -632,6 +632,12 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
         transfers[id(node)] = _transfer(seen.samples, min(_TRANSFER_SECONDS, 0.1 * seconds / len(meter.seen)))
     whole = Costs(1 / rate, cpu, min(cpu, 1 / rate_of_threads))  # work that waits has the lock while it computes
     recommended, predictions = _recommend(_places(top, whole, nodes, transfers), rate, cores)
+    for node in walk(top, everywhere=True):  # a row stands also for the node below it that has none
+        for inner in (nodes[id(ds)] for ds in node._df_inputs if id(ds) not in texts):
+            outer = nodes[id(node)]
+            nodes[id(node)] = dataclasses.replace(
+                outer, seconds=outer.seconds + inner.seconds, share=outer.share + inner.share
+            )
     return FlowProfile(
         num_metered + num,
         _now() - began,

@@ -229,7 +229,7 @@ def _busy(statistics: FlowStatistics, position: int, busy: float, total: float) 
     who = "worker is" if n == 1 else "workers are"
     dearest = _dearest_in_workers(statistics, position)
     most = "" if dearest is None else _takes(statistics.nodes[dearest], runner)
-    start = f"The {who} the bottleneck: {most}{_busy_part(n, busy / total)}."
+    start = f"The {who} the bottleneck: {most}{_busy_part(n, busy / total, 'it' if most else 'the time')}."
     inner = {other.node: other.name for other in statistics.runners if other.outer == position}
     longest = max(worker.seconds for worker in runner.workers)
     used = sum(worker.cpu_seconds for worker in runner.workers) / longest
@@ -270,9 +270,9 @@ def _share(node: NodeStatistics) -> float:
     return node.share or 0.0
 
 
-def _busy_part(n: int, part: float) -> str:
+def _busy_part(n: int, part: float, of: str) -> str:
     who = "it is" if n == 1 else "both are" if n == 2 else f"all {n} are"
-    return f"{who} busy {part:.0%} of it"
+    return f"{who} busy {part:.0%} of {of}"
 
 
 def _source(statistics: FlowStatistics, position: int, part: float) -> FlowVerdict:

@@ -36,7 +36,7 @@ __all__ = [
     "begun_by_code",
     "calls_code",
     "innermost_pass",
-    "is_unordered_only",
+    "cure_for_order",
     "known_length",
     "makes_passes_by_code",
     "leave_code",
@@ -218,11 +218,10 @@ def require_order(df: Node, owner: str, problem: str) -> None:
     """Raise `NotReproducible` if a node has no defined order: the message says who needs one, and the problem."""
     node = without_order(df)
     if node is not None:
-        name = type(node).__name__
-        cure = "Give a runner strict=True or one worker; put the datapoints of a queue into a list"
-        if is_unordered_only(node):
-            cure = f"Leave out ordered=False of {name}"
-        raise NotReproducible(f"{owner}the order of the datapoints of {name} is not defined, so {problem}. {cure}")
+        raise NotReproducible(
+            f"{owner}the order of the datapoints of {node._df_title} is not defined, so {problem}. "
+            f"{cure_for_order(node)}"
+        )
 
 
 def without_order(df: Node) -> Any:
@@ -230,9 +229,11 @@ def without_order(df: Node) -> Any:
     return next((node for node in walk(df, everywhere=True) if not node._df_reproducible), None)
 
 
-def is_unordered_only(node: Any) -> bool:
-    """Whether a node without a defined order would have one without ``ordered=False``."""
-    return not getattr(node, "ordered", True) and bool(getattr(node, "strict", True))
+def cure_for_order(node: Any) -> str:
+    """What gives the datapoints of a node without a defined order one."""
+    if not hasattr(node, "strict"):
+        return "Put its datapoints into a list (DataFromList)"
+    return f"Leave out ordered=False of {node._df_title}" if node.strict else f"Pass strict=True to {node._df_title}"
 
 
 def require_seed(df: Node, owner: str, problem: str, cure: str) -> None:

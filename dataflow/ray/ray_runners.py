@@ -102,7 +102,7 @@ class RayRunner(Runner[T_co]):
 class RayMapData(ParallelMap[T_co]):
     """Apply a function to every datapoint, in `num_proc` actors on a Ray cluster.
 
-    Semantics are those of `MultiProcessMapDataZMQ`, with and without `strict`. The consumer reads `ds` itself, so every
+    Semantics are those of `MultiProcessMapData`, with and without `strict`. The consumer reads `ds` itself, so every
     datapoint crosses the network twice: where the actors can read the source themselves, `RayRunner` over the whole
     chain moves half as much.
 

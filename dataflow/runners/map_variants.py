@@ -32,13 +32,19 @@ __all__ = [
 _BATCHES: int = 10  # batches that the buffer holds by default
 
 
-class MultiProcessMapAndBatchDataZMQ(BatchData[T_co]):
+class _MapBelow(ParallelMap[T_co]):
+    """The map below the batches of `MultiProcessMapAndBatchData`: texts and figures show the two as one node."""
+
+    _df_title = "MultiProcessMapAndBatchData"
+
+
+class MultiProcessMapAndBatchData(BatchData[T_co]):
     """Apply a function to every datapoint in `num_proc` processes, and batch the results.
 
     Idle processes take as many datapoints as a batch has, and stack the results where they are made.
 
     With ``strict=True`` a pass is exactly that of ``BatchData(MapData(ds, map_func), batch_size, remainder)``. By
-    default passes never end, as for `MultiProcessMapDataZMQ`; ``len`` is the number of batches that ``len(ds)``
+    default passes never end, as for `MultiProcessMapData`; ``len`` is the number of batches that ``len(ds)``
     datapoints make.
 
     Args:
@@ -51,13 +57,13 @@ class MultiProcessMapAndBatchDataZMQ(BatchData[T_co]):
         num_workers: The same as `num_proc`, under the name that all runners and maps know.
         remainder: With `strict`, give out the last batch of a pass even if it is shorter.
         use_list: Do not stack: every component of a batch is a Python list.
-        with_rng: Whether the function is called as ``map_func(dp, rng)``, as for `MultiProcessMapDataZMQ`.
+        with_rng: Whether the function is called as ``map_func(dp, rng)``, as for `MultiProcessMapData`.
         seed_globals: Seed `random`, `np.random` and torch before each call, as for `MapData`.
-        options: Those of `MultiProcessMapDataZMQ`: see `WorkerOptions`.
+        options: Those of `MultiProcessMapData`: see `WorkerOptions`.
 
     Example:
         >>> df = DataFromList([[k] for k in range(5)], shuffle=False)
-        >>> with MultiProcessMapAndBatchDataZMQ(df, 2, lambda dp: [dp[0] ** 2], 2, strict=True) as batches:
+        >>> with MultiProcessMapAndBatchData(df, 2, lambda dp: [dp[0] ** 2], 2, strict=True) as batches:
         ...     [squares.tolist() for (squares,) in batches]
         [[0, 1], [4, 9]]
 
@@ -90,7 +96,7 @@ class MultiProcessMapAndBatchDataZMQ(BatchData[T_co]):
         # Lists are made here: they contain no arrays for which building them in a worker would pay.
         per_task = 1 if use_list else batch_size
         checked = WorkerOptions.of(self, num_workers, options, ("num_proc", num_proc))
-        mapped: ParallelMap[Any] = ParallelMap(
+        mapped: _MapBelow[Any] = _MapBelow(
             ds,
             map_func,
             checked,
@@ -104,10 +110,6 @@ class MultiProcessMapAndBatchDataZMQ(BatchData[T_co]):
         self._mapped = mapped
 
     @property
-    def _df_reproducible(self) -> bool:
-        return self._mapped._df_reproducible
-
-    @property
     def _df_parameters(self) -> dict[str, Any]:
         mapped, size = self._mapped, _BATCHES * self.batch_size
         shown = {**super()._df_parameters, **vars(mapped), **mapped._df_parameters}
@@ -116,6 +118,10 @@ class MultiProcessMapAndBatchDataZMQ(BatchData[T_co]):
     @property
     def _df_summary(self) -> str:
         return self._mapped._df_summary
+
+    def _df_figures(self) -> Any:
+        figures = self._mapped._df_figures()
+        return None if figures is None else figures._replace(nodes=[self])
 
     @property
     def _df_stands_for(self) -> Any:
@@ -134,7 +140,7 @@ class MultiProcessMapAndBatchDataZMQ(BatchData[T_co]):
         return self._mapped.failures
 
 
-MultiProcessMapAndBatchData = MultiProcessMapAndBatchDataZMQ
+MultiProcessMapAndBatchDataZMQ = MultiProcessMapAndBatchData
 
 
 class _Shaped:
@@ -173,9 +179,9 @@ class MultiProcessMapDataComponentSharedArray(ParallelMap[T_co]):
         output_dtype: Its dtype; arrays of another dtype are converted, as by assignment.
         index: Position of the component, or its key in a dict.
         num_workers: The same as `nr_proc`, under the name that all runners and maps know.
-        buffer_size: As for `MultiProcessMapDataZMQ`.
+        buffer_size: As for `MultiProcessMapData`.
         seed_globals: Seed `random`, `np.random` and torch before each call, as for `MapData`.
-        options: Those of `MultiProcessMapDataZMQ`: see `WorkerOptions`.
+        options: Those of `MultiProcessMapData`: see `WorkerOptions`.
 
     Raises:
         ShapeMismatch: The function returned another shape; the message names it.

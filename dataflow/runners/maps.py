@@ -374,7 +374,7 @@ class MultiThreadMapData(ParallelMap[T_co]):
         )
 
 
-class MultiProcessMapDataZMQ(ParallelMap[T_co]):
+class MultiProcessMapData(ParallelMap[T_co]):
     """Apply a function to every datapoint, in `num_proc` processes, which send their results over ZeroMQ.
 
     The consumer reads `ds` itself, and idle processes take the next datapoints from a shared task queue. So this node
@@ -407,7 +407,7 @@ class MultiProcessMapDataZMQ(ParallelMap[T_co]):
 
     Example:
         >>> df = DataFromGenerator(lambda: ([k] for k in range(5)))
-        >>> with MultiProcessMapDataZMQ(df, 2, lambda dp: [dp[0] ** 2], strict=True) as squares:
+        >>> with MultiProcessMapData(df, 2, lambda dp: [dp[0] ** 2], strict=True) as squares:
         ...     list(squares)
         [[0], [1], [4], [9], [16]]
 
@@ -460,4 +460,4 @@ class MultiProcessMapDataZMQ(ParallelMap[T_co]):
         )
 
 
-MultiProcessMapData = MultiProcessMapDataZMQ
+MultiProcessMapDataZMQ = MultiProcessMapData

@@ -44,9 +44,10 @@ _OUTERMOST: Final = (
     "ResumableData must be the outermost node: it counts the datapoints that the loop receives. Move it to the top of "
     "the chain"
 )
+_ELSEWHERE: Final = "so it cannot be started in another process"
 _STANDALONE: Final = (
-    "so it cannot be started in another process. Put the datapoints into a list (DataFromList), or use a node whose "
-    "passes are independent, such as FixedSizeData(…, keep_state=False)"
+    f"{_ELSEWHERE}. Put the datapoints into a list (DataFromList), or use a node whose passes are independent, such as "
+    "FixedSizeData(…, keep_state=False)"
 )
 
 
@@ -509,8 +510,9 @@ def _require_order(ds: DataFlow) -> None:
     require_order(ds, "ResumableData: ", "there is no position to resume from")
     continuing = None if ds._df_addressable else ds._df_continuing()
     if continuing is not None:
-        name = type(continuing).__name__
-        raise NotReproducible(f"ResumableData: a pass of {name} continues where the last one stopped, {_STANDALONE}")
+        name = continuing._df_title
+        cure = _STANDALONE if getattr(continuing, "strict", True) else f"{_ELSEWHERE}. Pass strict=True to {name}"
+        raise NotReproducible(f"ResumableData: a pass of {name} continues where the last one stopped, {cure}")
 
 
 def _kept_in(state: Mapping[str, Any], ds: DataFlow) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, get_args
 from dataflow.errors import NotReproducible, TimeoutError
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.protocol.parameters import whole_number
-from dataflow.protocol.passes import is_unordered_only, known_length, promise, require_seed, without_order
+from dataflow.protocol.passes import cure_for_order, known_length, promise, require_seed, without_order
 from dataflow.protocol.pauses import paused, pausing
 from dataflow.protocol.seeding import Spread, Stream
 from dataflow.protocol.state import Promise, state_of
@@ -219,11 +219,9 @@ def batches_of(ds: DataFlow) -> GroupedData | None:
 def _require_order(ds: DataFlow, world_size: int) -> None:
     mixed = without_order(ds)
     if mixed is not None:
-        name = mixed._df_title
-        cure = f"Leave out ordered=False of {name}" if is_unordered_only(mixed) else f"Pass strict=True to {name}"
         raise NotReproducible(
-            f"ShardData: {world_size} processes would have to share the datapoints of {name}, which come in another "
-            f"order in each. {cure}, put the datapoints of a queue into a list, or use one process"
+            f"ShardData: {world_size} processes would have to share the datapoints of {mixed._df_title}, which come in "
+            f"another order in each. {cure_for_order(mixed)}, or use one process"
         )
 
 

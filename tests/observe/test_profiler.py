@@ -19,6 +19,7 @@ from dataflow import (
     DataFromList,
     JoinData,
     MapData,
+    MultiProcessMapAndBatchData,
     MultiProcessMapData,
     MultiProcessRunnerZMQ,
     MultiThreadRunner,
@@ -118,6 +119,13 @@ def test_the_costs_of_nodes_are_told_apart():
     assert measured.datapoints > 0
     for text in ("MapData(func=heavy)", "predicted datapoints/s", "processes", "threads"):
         assert text in str(measured)
+
+
+def test_a_map_that_also_batches_has_the_costs_of_its_function():
+    measured = profile(MultiProcessMapAndBatchData(numbers(), 2, heavy, 4), SHORT)
+    assert [node.node.partition("(")[0] for node in measured.nodes] == ["MultiProcessMapAndBatchData", "DataFromList"]
+    assert sum(node.share for node in measured.nodes) == pytest.approx(1)
+    assert measured.nodes[0].share > 0.5
 
 
 def test_a_flow_that_waits_gets_many_workers():

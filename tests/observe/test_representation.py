@@ -27,6 +27,7 @@ from dataflow import (
     JoinData,
     MapData,
     MapDataComponent,
+    MultiProcessMapAndBatchData,
     MultiProcessMapData,
     MultiProcessRunner,
     MultiProcessRunnerZMQ,
@@ -112,8 +113,8 @@ MultiProcessRunnerZMQ(num_proc=4, strict=True)  4 processes over ZeroMQ, strict,
   MapData(func=decode)
   DataFromList([…] of 60,000, shuffle=True)""",
     map_chain: """\
-BatchData(batch_size=8, remainder=True)     length 13
-MultiProcessMapDataZMQ(map_func=<Augment>)  2 processes over ZeroMQ (spawn), strict, unordered
+BatchData(batch_size=8, remainder=True)  length 13
+MultiProcessMapData(map_func=<Augment>)  2 processes over ZeroMQ (spawn), strict, unordered
 SelectComponent(idxs=[0])
 DataFromList([…] of 100, shuffle=True, seed=7)""",
     joined_chain: """\
@@ -231,10 +232,18 @@ FIRST_LINES = {
     "TableData": "TableData({'x': [1]}, shuffle=False)",
     "RemoteDataZMQ": "RemoteDataZMQ('tcp://127.0.0.1:*')",
     "MultiProcessMapAndBatchData": (
-        "MultiProcessMapAndBatchDataZMQ(map_func=decode, batch_size=2)  2 processes over ZeroMQ, default mode, length 2"
+        "MultiProcessMapAndBatchData(map_func=decode, batch_size=2)  2 processes over ZeroMQ, default mode, length 2"
     ),
     "MultiThreadRunner": "MultiThreadRunner(num_thread=2)  2 threads, default mode",
 }
+
+
+def test_a_map_and_its_batches_are_one_node():
+    df = MultiProcessMapAndBatchData(numbers(), 2, decode, 2)
+    assert repr(df).splitlines() == [
+        "MultiProcessMapAndBatchData(map_func=decode, batch_size=2)  2 processes over ZeroMQ, default mode, length 2",
+        "DataFromList([…] of 4, shuffle=False)",
+    ]
 
 
 def test_the_table_has_every_public_node():

@@ -269,6 +269,11 @@ CASES = {
         "2 of them get work at a time",
     ),
     "one worker": (flow(runner(workers(1, busy=0.9), waiting=0.9)), "workers", "The worker is the bottleneck: "),
+    "workers whose nodes have no shares": (
+        flow(runner(workers(2, busy=0.9), waiting=0.9), shares=(None, None)),
+        "workers",
+        "The workers are the bottleneck: both are busy 100% of the time. ",
+    ),
     "four workers": (flow(runner(workers(4, busy=0.9), waiting=0.9)), "workers", "and all 4 are busy 100% of it"),
     "threads that wait for the lock and are ready to run": (
         flow(runner(workers(4, busy=0.98, cpu=0.1, delayed=0.1), waiting=0.9, backend="thread", cores=4)),

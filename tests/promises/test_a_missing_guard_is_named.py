@@ -28,11 +28,11 @@ with MultiProcessRunnerZMQ(data, 2, context=CONTEXT, strict=True, timeout=60) as
 with MultiProcessRunner(data, 5, 2, context=CONTEXT, strict=True, timeout=60, max_restarts=1) as df:
     print(len(list(df)))
 """,
-    "MultiProcessMapDataZMQ": """
+    "MultiProcessMapData": """
 with MultiProcessMapData(data, 1, list, context=CONTEXT, strict=True, timeout=60) as df:
     print(len(list(df)))
 """,
-    "MultiProcessMapAndBatchDataZMQ": """
+    "MultiProcessMapAndBatchData": """
 with MultiProcessMapAndBatchData(DataFromList([[k] for k in range(2000)]), 1, list, 10, context=CONTEXT, strict=True,
                                  timeout=60) as df:
     print(len(list(df)))

@@ -36,7 +36,7 @@ from dataflow import (
     worker_info,
 )
 from dataflow.errors import WorkerTraceback
-from dataflow.runners.maps import MultiProcessMapDataZMQ, MultiThreadMapData
+from dataflow.runners.maps import MultiProcessMapData, MultiThreadMapData
 from tests.support.contract import check_node, seeded
 from tests.support.fakes import every_runner, runner
 from tests.support.faults import deadline
@@ -278,7 +278,7 @@ def test_a_budget_that_makes_no_sense_is_refused(case, wrong):
 
 # -- in parallel maps --------------------------------------------------------------------------------------------------
 
-MAPS = pytest.mark.parametrize("node", [MultiThreadMapData, MultiProcessMapDataZMQ])
+MAPS = pytest.mark.parametrize("node", [MultiThreadMapData, MultiProcessMapData])
 STRICT = pytest.mark.parametrize("strict", [True, False], ids=["strict", "default"])
 
 
@@ -339,7 +339,7 @@ def test_an_item_that_is_done_again_after_a_death_fails_once(flag, method):
     func = partial(seventh_fails_eighth_kills, flag)
     # If 7 and 8 are in one task, the failure of 7 was reported before the worker died, and is reported again.
     source = DataFromList([[k] for k in range(400)], shuffle=False)
-    with MultiProcessMapDataZMQ(
+    with MultiProcessMapData(
         source, 1, func, strict=True, max_failures=1, max_restarts=1, buffer_size=40, timeout=LIMIT, context=method
     ) as df:
         assert [dp[0] for dp in df] == [k for k in range(400) if k != 7]
@@ -355,7 +355,7 @@ def test_an_item_that_fails_again_is_written_down_once(flag, caplog):
     ) as df:
         assert [k for batch in df for k in batch[0]] == [k for k in range(31) if k != 7]
         assert [failure.position for failure in df.failures] == [7]
-    assert any("of 1 of MultiProcessMapAndBatchDataZMQ" in message for message in caplog.messages)  # what the user made
+    assert any("of 1 of MultiProcessMapAndBatchData" in message for message in caplog.messages)  # what the user made
 
 
 @pytest.mark.parametrize(("case", "num"), covering(PLAIN, [0, 1, 2]))

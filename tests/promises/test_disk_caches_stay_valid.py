@@ -18,7 +18,7 @@ from dataflow import (
     FixedSizeData,
     MapData,
     MapDataComponent,
-    MultiProcessMapAndBatchDataZMQ,
+    MultiProcessMapAndBatchData,
     MultiProcessMapData,
     MultiProcessMapDataComponentSharedArray,
     MultiProcessRunner,
@@ -75,7 +75,7 @@ RUNS = {
     ),
     "map and batch": (
         batched,
-        lambda n, **more: MultiProcessMapAndBatchDataZMQ(numbers(), n, double, 3, remainder=True, strict=True, **more),
+        lambda n, **more: MultiProcessMapAndBatchData(numbers(), n, double, 3, remainder=True, strict=True, **more),
     ),
     "ray": (serial, lambda n, **more: RayRunner(serial(), n, strict=True, **more)),
     "ray map": (serial, lambda n, **more: RayMapData(numbers(), n, double, strict=True, **more)),
@@ -140,7 +140,7 @@ def strict_map(num=8, func=double):
 
 
 def strict_batches(batch_size):
-    return MultiProcessMapAndBatchDataZMQ(numbers(), 2, double, batch_size, strict=True)
+    return MultiProcessMapAndBatchData(numbers(), 2, double, batch_size, strict=True)
 
 
 def received(port):
@@ -233,7 +233,7 @@ def test_a_file_stays_valid_when_the_flow_is_run_in_another_way(tmp_path, caplog
 
 
 def test_batches_of_a_parallel_map_are_those_without_workers(tmp_path):
-    make = lambda: MultiProcessMapAndBatchDataZMQ(numbers(), 2, double, 3, remainder=True, strict=True, timeout=60)  # noqa: E731
+    make = lambda: MultiProcessMapAndBatchData(numbers(), 2, double, 3, remainder=True, strict=True, timeout=60)  # noqa: E731
     found = once(make(), tmp_path / "cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DiskCacheData, "_fill", None)  # so a second filling would fail
@@ -249,9 +249,7 @@ MIXTURES = {
     "unordered threads": lambda: MultiThreadRunner(serial, 5, 2, strict=True, ordered=False),
     "unordered map": lambda: MultiProcessMapData(numbers(), 2, double, strict=True, ordered=False),
     "unordered thread map": lambda: MultiThreadMapData(numbers(), 2, double, strict=True, ordered=False),
-    "unordered map and batch": lambda: MultiProcessMapAndBatchDataZMQ(
-        numbers(), 2, double, 2, strict=True, ordered=False
-    ),
+    "unordered map and batch": lambda: MultiProcessMapAndBatchData(numbers(), 2, double, 2, strict=True, ordered=False),
 }
 
 
@@ -267,7 +265,7 @@ def test_a_mixture_is_refused_with_the_cure_wherever_it_stands(tmp_path, name, f
 
 @pytest.mark.parametrize("fingerprint", [None, "mine"])
 @pytest.mark.parametrize(
-    "make", [MultiProcessMapData, MultiThreadMapData, lambda *args: MultiProcessMapAndBatchDataZMQ(*args, 2)]
+    "make", [MultiProcessMapData, MultiThreadMapData, lambda *args: MultiProcessMapAndBatchData(*args, 2)]
 )
 def test_a_default_map_is_refused_with_the_cure(tmp_path, make, fingerprint):
     with pytest.raises(ValueError, match=r"strict=True"):

@@ -476,7 +476,7 @@ def test_skipped_items_are_logged_once_and_restarts_with_the_reason(caplog):
         list(df)
     skipped = [message for message in caplog.messages if message.startswith("skipped")]
     assert skipped == [
-        "skipped MultiProcessMapDataZMQ: datapoint 5 of pass 0, worker 0 of 1: dataflow.errors.WorkerDied: ended its "
+        "skipped MultiProcessMapData: datapoint 5 of pass 0, worker 0 of 1: dataflow.errors.WorkerDied: ended its "
         "worker twice: each time, it ended with exit code 3"
     ]
     assert sum("restart" in message for message in caplog.messages) == 2

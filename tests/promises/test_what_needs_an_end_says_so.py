@@ -54,8 +54,8 @@ def identity(component):
 
 MAPS = {
     "MultiThreadMapData": lambda num=1, **more: MultiThreadMapData(listed(), num, same, **more),
-    "MultiProcessMapDataZMQ": lambda num=1, **more: MultiProcessMapData(listed(), num, same, **more),
-    "MultiProcessMapAndBatchDataZMQ": lambda num=1, **more: MultiProcessMapAndBatchData(listed(), num, same, 2, **more),
+    "MultiProcessMapData": lambda num=1, **more: MultiProcessMapData(listed(), num, same, **more),
+    "MultiProcessMapAndBatchData": lambda num=1, **more: MultiProcessMapAndBatchData(listed(), num, same, 2, **more),
     "MultiProcessMapDataComponentSharedArray": lambda num=1, **more: MultiProcessMapDataComponentSharedArray(
         listed(), num, identity, (), "i8", **more
     ),

@@ -279,9 +279,9 @@ def test_a_message_says_what_to_pass_instead():
         match=r"num_thread must be an integer ≥ 0 \(run in the consumer\), or \"auto\", got 'many'. Give the number of",
     ):
         MultiThreadMapData(numbers(), "many", same)
-    with pytest.raises(TypeError, match=r"MultiProcessMapAndBatchDataZMQ: num_proc .* got 2.5"):
+    with pytest.raises(TypeError, match=r"MultiProcessMapAndBatchData: num_proc .* got 2.5"):
         MultiProcessMapAndBatchData(numbers(), 2.5, same, 2)
-    with pytest.raises(TypeError, match=r"MultiProcessMapDataZMQ\(ds, 4, lambda dp: dp\)"):
+    with pytest.raises(TypeError, match=r"MultiProcessMapData\(ds, 4, lambda dp: dp\)"):
         MultiProcessMapData(numbers(), 4)
     with pytest.raises(TypeError, match=r"target_args must be a tuple .* a tuple of one is \(4,\)"):
         BackgroundProc(target, target_args=4)

@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from dataflow import DataFromList, MapData, MultiProcessMapDataZMQ, MultiProcessRunner, MultiProcessRunnerZMQ
+from dataflow import DataFromList, MapData, MultiProcessMapData, MultiProcessRunner, MultiProcessRunnerZMQ
 from dataflow.runners.backends import ProcessBackend
 from dataflow.runners.engine import _engines
 from dataflow.runners.options import DESCRIPTORS_PER_WORKER, WorkerOptions
@@ -38,7 +38,7 @@ def numbers():
 def make(name, num, **options):
     kind, strict = name.removesuffix(", strict"), name.endswith("strict")
     if kind == "map":
-        return MultiProcessMapDataZMQ(numbers(), num, image, strict=strict, timeout=LIMIT, **options)
+        return MultiProcessMapData(numbers(), num, image, strict=strict, timeout=LIMIT, **options)
     ds = MapData(numbers(), image)
     if kind == "zmq":
         return MultiProcessRunnerZMQ(ds, num, strict=strict, timeout=LIMIT, **options)

@@ -40,7 +40,7 @@ from tests.support.waits import LIMIT, wait_until
 
 pytestmark = pytest.mark.usefixtures("unseeded")
 
-MAPS = {"thread": MultiThreadMapData, "process": MultiProcessMapDataZMQ}
+MAPS = {"thread": MultiThreadMapData, "process": MultiProcessMapData}
 METHODS = ("fork", "forkserver", "spawn")
 
 

@@ -314,7 +314,7 @@ class TestHeld:
             (lambda df: ParallelData(df, 0), "ParallelData"),
             (lambda df: ShardData(df, 0, 2), "ShardData"),
             (lambda df: ResumableData(BatchData(df, 2)), "ResumableData"),
-            (lambda df: MultiProcessMapData(numbers(), 0, df.func, strict=True), "MultiProcessMapDataZMQ"),
+            (lambda df: MultiProcessMapData(numbers(), 0, df.func, strict=True), "MultiProcessMapData"),
             (lambda df: ParallelData(FilterData(numbers(), df.func), 0), "ParallelData"),
             (lambda df: ResumableData(BatchData(numbers(), 2, collate=lambda g: df.func(g[0]))), "ResumableData"),
             (lambda df: ResumableData(MapData(numbers(), df.func, seed_globals=True)), "ResumableData"),

@@ -28,7 +28,7 @@ from dataflow import (
     JoinData,
     LocallyShuffleData,
     MapData,
-    MultiProcessMapAndBatchDataZMQ,
+    MultiProcessMapAndBatchData,
     MultiProcessRunnerZMQ,
     MultiThreadMapData,
     MultiThreadRunner,
@@ -886,7 +886,7 @@ def test_a_node_above_that_reads_by_index_does_not_ignore_the_position(above):
 
 def test_a_state_of_batches_made_by_workers_is_loaded_without_workers():
     def by_workers(num_workers):
-        return MultiProcessMapAndBatchDataZMQ(numbers(10), num_workers, list, 2, strict=True)
+        return MultiProcessMapAndBatchData(numbers(10), num_workers, list, 2, strict=True)
 
     states = [ResumableData(df).state_dict()["flow"] for df in (by_workers(1), by_workers(3))]
     assert states[0] == states[1] == ResumableData(BatchData(MapData(numbers(10), list), 2)).state_dict()["flow"]

@@ -11,7 +11,7 @@ from dataflow import (
     BatchData,
     DataFromList,
     HDF5Data,
-    MultiProcessMapAndBatchDataZMQ,
+    MultiProcessMapAndBatchData,
     MultiProcessMapData,
     MultiProcessRunner,
     MultiProcessRunnerZMQ,
@@ -138,7 +138,7 @@ def test_batches_of_workers_have_none_from_other_batches():
     expected = [{"unit": "mm"}, None, None, None]
     flow = DataFromList(dps, shuffle=False)
     assert [dp[0].dtype.metadata for dp in BatchData(flow, 2)] == expected
-    with MultiProcessMapAndBatchDataZMQ(flow, 1, double, 2, strict=True, timeout=60) as df:
+    with MultiProcessMapAndBatchData(flow, 1, double, 2, strict=True, timeout=60) as df:
         assert [dp[0].dtype.metadata for dp in df] == expected
 
 
