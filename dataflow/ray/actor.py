@@ -208,6 +208,7 @@ class WorkerActor:
 
     def __init__(self) -> None:
         self._ready = threading.Event()
+        self._is_stopped = False
         self._spec: Any = None
         self._credit = Credit(1, shared=False)  # granted by replies
         self._ended = threading.Event()
@@ -222,6 +223,8 @@ class WorkerActor:
         if self._spec.task_queue is not None:
             self._spec.task_queue.replies = spec.port
         self._ready.set()
+        if self._is_stopped:  # either this is seen here, or `stop` sees that it is ready
+            return
         if spec.item_timeout is not None:
             args = spec.item_timeout, threading.get_ident()
             threading.Thread(target=self._watch, args=args, name="dataflow-item-watch", daemon=True).start()
@@ -273,7 +276,8 @@ class WorkerActor:
         self._spec.task_queue.discard(before)
 
     def stop(self) -> None:
-        """End the worker."""
+        """End the worker, also one whose work has not begun."""
+        self._is_stopped = True
         if self._ready.wait(_MAX_WAIT):
             self._credit.stop()
             if self._spec.task_queue is not None:

@@ -257,12 +257,6 @@ class ActorWorker(Worker):
             self.mark_lost(error)
         return self._started is None or self.lost is not None
 
-    def starts_until(self) -> float:
-        # If Ray (2.60) is told to kill an actor at the moment when a process is found for it, it loses the resources of
-        # the actor: nobody has them until this program ends. One that has started ends by itself. One that has waited
-        # for so long waits for room, and not for a process.
-        return 0.0 if self.has_started() else self.started_at + _START_SECONDS
-
     def has_ended(self) -> bool:
         """Whether its work has ended, or it is lost."""
         return self.lost is not None
@@ -289,8 +283,15 @@ class ActorWorker(Worker):
             return True
 
     def kill(self) -> bool:
-        """Kill it, whatever it is doing, also if it is unreachable."""
-        self.cluster.kill(self._actor)
+        """Kill it, whatever it is doing, also if it is unreachable; one that is starting ends when it has started.
+
+        If Ray (2.60) is told to kill an actor at the moment when a process is found for it, it loses the resources of
+        the actor: nobody has them until this program ends. So such an actor is left alone. It was told to stop, and
+        Ray ends it when its calls are done and nobody has its handle. One that has not started for so long waits for
+        room, not for a process.
+        """
+        if self.has_started() or time.monotonic() - self.started_at > _START_SECONDS:
+            self.cluster.kill(self._actor)
         return True
 
     def begin_kill(self) -> None:
@@ -299,8 +300,10 @@ class ActorWorker(Worker):
         self.mark_lost(LostWorker("it was killed"))
 
     def release(self) -> None:
-        """End the idle process."""
+        """End the idle process, and drop the handle of the actor."""
         self.kill()
+        self.mark_lost(LostWorker("it was released"))
+        self._actor = self._work = None
 
 
 class ClusterPayload(FlowPayload):

@@ -66,10 +66,6 @@ class Worker(Protocol):
         """Begin to end it, whatever it is doing, without waiting."""
         return
 
-    def starts_until(self) -> float:
-        """The time (`time.monotonic`) before which it must not be killed, because it is starting; 0 if it may be."""
-        return 0.0
-
     def leave_behind(self) -> None:
         """Forget it although it has not ended: this process will not wait for it at its own end."""
         return
@@ -171,10 +167,8 @@ class WorkerPool:
                 raise
 
     def _end(self, timeout: float) -> None:
-        now = time.monotonic()
-        # Those that are starting come last: they may wait for the room of the others.
-        for worker in sorted(self.workers, key=lambda worker: worker.starts_until()):
-            deadline = max(now + timeout, worker.starts_until() if timeout else 0.0)
+        deadline = time.monotonic() + timeout
+        for worker in list(self.workers):
             # A worker that cannot be killed gets all of the time.
             if not (
                 _ends_before(deadline, worker) or worker.kill() or worker.join(max(0.0, deadline - time.monotonic()))

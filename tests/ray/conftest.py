@@ -46,7 +46,7 @@ def fake(monkeypatch):
     """A cluster in this process; actors get the fates that a test adds to `fake.fates`."""
     cluster = FakeCluster()
     monkeypatch.setattr(RayBackend, "make_cluster", lambda address: cluster)
-    monkeypatch.setattr(rays, "_START_SECONDS", 0.1)  # what does not start never does
+    monkeypatch.setattr(rays, "_START_SECONDS", 0.1)  # one that has not started by then never does
     yield cluster
     cluster.actors.clear()  # pytest keeps the cluster, and they what they were sent
     dataflow.seed(None)

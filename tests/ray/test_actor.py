@@ -1,14 +1,18 @@
 """What runs in an actor, without one."""
 
 import threading
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from dataflow.ray.actor import ActorTaskReader, Chunking, ReplyBuffer
+from dataflow.ray.actor import ActorTaskReader, Chunking, ReplyBuffer, WorkerActor
 from dataflow.ray.object_store_codec import ObjectStoreEncoder
+from dataflow.system.pickling import dumps
+from dataflow.system.worker_info import worker_info_of
 from dataflow.transport.messages import Kind, Message
 from dataflow.transport.task_queue import WHOLE
-from tests.support.waits import LIMIT
+from tests.support.waits import LIMIT, wait_until
 
 
 def data(count, nbytes=0):
@@ -95,3 +99,31 @@ def test_who_waits_for_a_task_is_told_to_stop():
     tasks.stop()
     waiting.join(LIMIT)
     assert found == [None]
+
+
+# -- the actor ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class NeverRuns:
+    """As much of a `WorkerSpec` as is needed before it runs."""
+
+    info: Any = None
+    credit: Any = None
+    task_queue: Any = None
+    item_timeout: Any = None
+    seed: Any = None
+
+    def __call__(self):
+        raise AssertionError("it runs")
+
+
+def test_an_actor_that_was_told_to_stop_before_its_work_begins_does_not_run_it():
+    actor = WorkerActor()
+    actor.prepare = lambda spec: spec
+    stopping = threading.Thread(target=actor.stop)
+    stopping.start()
+    wait_until(lambda: actor._is_stopped, LIMIT, "it is not told")
+    actor.work(dumps(NeverRuns(worker_info_of(0, 1))))
+    stopping.join(LIMIT)
+    assert not stopping.is_alive()

@@ -256,6 +256,18 @@ def test_after_close_no_process_is_left(cluster):
 
 
 @on_the_cluster
+def test_actors_that_are_starting_when_the_flow_is_closed_end_by_themselves(cluster):
+    def free():
+        return cluster.available_resources().get("of the test of close")
+
+    options = {"num_cpus": 0, "resources": {"of the test of close": 1}}
+    for num in (6, 4, 1):  # so there is no room for some of the first
+        with remote(Pids(), num, actor_options=options) as df:
+            next(iter(df))
+    wait_until(lambda: free() == 4, LIMIT, lambda: f"{free()} of 4 are free")
+
+
+@on_the_cluster
 def test_nothing_piles_up_while_the_consumer_does_something_else(cluster):
     with remote(MapData(Numbers(10**6), lambda dp: [np.zeros(1 << 20, np.uint8)]), max_bytes=12 << 20) as df:
         it = iter(df)

@@ -4,7 +4,6 @@ import itertools
 import os
 import sys
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -21,7 +20,6 @@ from dataflow import (
     WorkerError,
 )
 from dataflow.errors import WorkerTraceback
-from dataflow.protocol.state import state_of
 from dataflow.ray import cluster as rays
 from dataflow.ray.actor import ReplyBuffer
 from dataflow.system.worker_errors import LostWorker
@@ -185,15 +183,16 @@ def test_others_do_the_work_of_an_actor_that_has_not_started(fake):
         assert list(df) == [[k] for k in range(1000)]
 
 
-def test_a_flow_that_is_closed_lets_its_actors_start_before_they_are_killed(fake, monkeypatch):
-    monkeypatch.setattr(rays, "_START_SECONDS", 2.0)
+@pytest.mark.parametrize("seconds", [0.0, LIMIT])
+def test_an_actor_that_is_starting_is_told_to_stop_and_not_killed(fake, monkeypatch, seconds):
+    monkeypatch.setattr(rays, "_START_SECONDS", seconds)
     fake.fates = [Fate(), Fate(starts=False)]
-    df = remote(listed(10), 2, strict=True)
-    assert list(df) == [[k] for k in range(10)]
-    started, starting = state_of(df).resource._supervisor._pool.workers
-    assert (started.starts_until(), starting.starts_until()) == (0.0, starting.started_at + 2.0)
-    df.close()
-    assert time.monotonic() > starting.started_at + 1.5 and fake.actors[1].killed
+    with remote(listed(10), 2, strict=True) as df:
+        assert list(df) == [[k] for k in range(10)]
+    started, starting = fake.actors
+    assert started.killed and starting.killed == (seconds == 0)
+    assert [reference.method for reference in starting.references][-1] == "stop"
+    fake.kill(starting)
 
 
 def test_a_successor_that_never_starts_is_reported(fake):

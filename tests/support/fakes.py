@@ -223,7 +223,6 @@ class FakeWorker:
         self.sentinel = sentinel
         self.code: int | None = None
         self.stubborn = stubborn  # ends neither on request nor when killed
-        self.until = 0.0  # until when it starts
         self.on_join: Callable[[], None] = lambda: None
         self.story: list[str] = []
 
@@ -258,9 +257,6 @@ class FakeWorker:
         self.story.append("begin to kill")
         if not self.stubborn:
             self.code = -9
-
-    def starts_until(self) -> float:
-        return self.until
 
     def leave_behind(self) -> None:
         self.story.append("leave behind")

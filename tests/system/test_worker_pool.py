@@ -2,14 +2,12 @@
 
 import logging
 import os
-import time
 
 import pytest
 
 from dataflow.system.worker_info import entering, worker_info_of
 from dataflow.system.worker_pool import WorkerPool, grace
 from tests.support.fakes import FakeWorker
-from tests.support.waits import LIMIT
 
 
 def pool_of(*workers):
@@ -29,30 +27,6 @@ def test_who_does_not_end_is_killed():
     pool_of(first, second).stop(0)
     assert first.story == ["join", "kill", "release"]
     assert second.story == ["join", "release"]
-
-
-def test_who_is_starting_gets_time_for_that_after_the_others():
-    """One of the others may have the room that it waits for."""
-    late, other = FakeWorker(0, 2), FakeWorker(1, 2)
-    late.until = time.monotonic() + LIMIT
-
-    def start_at_the_third_look():
-        assert other.story == ["join", "release"]
-        late.code = 0 if late.story.count("join") == 3 else None
-
-    other.on_join = lambda: setattr(other, "code", 0)
-    late.on_join = start_at_the_third_look
-    pool_of(late, other).stop(0.01)
-    assert late.story == ["join"] * 3 + ["release"]
-
-
-def test_who_does_not_start_is_killed_in_the_end():
-    never, now = FakeWorker(), FakeWorker()
-    never.until, now.until = time.monotonic() + 0.2, time.monotonic() + LIMIT
-    pool_of(never).stop(0.01)
-    assert never.story.count("join") > 1 and never.story[-2:] == ["kill", "release"]
-    pool_of(now).stop(0)
-    assert now.story == ["join", "kill", "release"]
 
 
 def test_who_cannot_be_killed_is_named_once_and_released(caplog):
