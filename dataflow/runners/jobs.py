@@ -25,7 +25,7 @@ from dataflow.protocol.seeding import Depth, Spread, Stream
 from dataflow.protocol.state import Promise, state_of
 from dataflow.runners.rebatching import stacks_evenly
 from dataflow.system.native_threads import limit_threads_again
-from dataflow.transforms.grouping import MemoryWatch, may_reuse_memory
+from dataflow.transforms.grouping import MemoryWatch, NextGroup, ReusedMemory, may_reuse_memory
 from dataflow.transport.batching_sender import BatchingSender, SenderFailed, Stopped
 from dataflow.transport.messages import ConsumerGone, Kind
 from dataflow.transport.task_queue import PAIRED, Task, TaskReader
@@ -249,22 +249,25 @@ class ApplyAndBatch(Apply):
     """
 
     batch_size: int
+    _memory: ReusedMemory = field(default_factory=ReusedMemory, init=False)
 
     def put_results(self, task: Task, sender: BatchingSender, task_reader: TaskReader) -> None:
         if task.first >= PAIRED:  # read by index
             super().put_results(task, sender, task_reader)
             return
+        results = iter(sender.recorded(self.results(task, task_reader)))
+        group = NextGroup(results, self._memory)
         made: list[Any] = []
         began = time.perf_counter()
         try:
             try:
-                # Keeps what comes before an exception.
-                made.extend(sender.recorded(self.results(task, task_reader)))
+                made = group.take(self.count(task))
+                made.extend(results)  # none, but they have to be asked for their end
             finally:
                 now = time.perf_counter()
                 sender.counters.add_step(now, now - began, 0.0, 0.0)
         except BaseException:
-            sender.put_all(made)
+            sender.put_all(made or group.left())
             raise
         if len(made) == self.batch_size > 1 and stacks_evenly(made):
             sender.put_all(map(stack, (made,)), Kind.BATCH)  # no variable: its memory may be handed over

@@ -72,17 +72,25 @@ class GroupedData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
     _df_stacks: ClassVar[bool] = False
     """Whether `_df_combiner` takes a `Filling` as well as a list."""
 
-    def _df_next_group(self, datapoints: Iterator[Any]) -> NextGroup:
+    def _df_next_group(self, datapoints: Iterator[Any], num: float | None = math.inf) -> NextGroup:
+        """The groups of `datapoints`, which are `num`; None if that is unknown, and the last group may be shorter."""
         if not may_reuse_memory(self.ds, everywhere=True):
             return NextGroup(datapoints, None)
         state = state_of(self)
         memory = state.part(ReusedMemory)
+        if memory.source is not self.ds:  # another input was assigned
+            vars(memory).clear()
+            memory.source = self.ds
+            several = has_several_sources(self.ds)
+            if self._df_hands_on:
+                memory.is_reused, memory.may_copy, memory.compares_all = False, False, True if several else None
+            elif several:
+                memory.is_reused = True
         if self._df_hands_on:
-            memory.is_reused, memory.compares_all = False, has_several_sources(self.ds)
-            return NextGroup(state.part(MemoryWatch).over(datapoints, self._df_waits), memory)
-        if memory.is_reused is None and has_several_sources(self.ds):
-            memory.is_reused = True
-        return NextGroup(datapoints, memory, Filling.begin if self._df_stacks else None)
+            datapoints = state.part(MemoryWatch).over(datapoints, self._df_waits)
+            # Workers watch what they make.
+            return NextGroup(datapoints, memory if may_reuse_memory(self.ds) else None, None, num)
+        return NextGroup(datapoints, memory, Filling.begin if self._df_stacks else None, num)
 
     @property
     def _df_takes(self) -> int | None:  # type: ignore[override]
@@ -116,7 +124,12 @@ class GroupedData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         # No variable may hold a batch or its datapoints: the receiver of a batch may reuse its memory.
-        taken = partial(self._df_next_group(self._df_input(p, stream)).take, self.batch_size)
+        num: float | None = math.inf
+        if self.remainder and not self.ds._df_endless:
+            own, below = self._begins(stream.begin)
+            n = known_length(self.ds, below)
+            num = None if n is None else n - own
+        taken = partial(self._df_next_group(self._df_input(p, stream), num).take, self.batch_size)
         groups = iter(taken, [])
         made = self._df_made(self._df_combiner(), lambda k: (p, k), stream)
         return present(made.over(groups if self.remainder else takewhile(self._is_whole, groups)))

@@ -4,11 +4,13 @@ Guarantees for those of a batch (`NextGroup`), where the first has no large arra
 
 - In each process, the datapoints of the first batch are copied as they arrive, and compared at its end with what the
   source has made of them since. A source that has written into any of them, in one buffer or in several by turns, has
-  each copied from then on: its batches are right.
+  each copied from then on: its batches are right. So has one of which two datapoints were in the same place, though
+  they had the same values.
 - A source that begins later raises, because a datapoint has changed at the end of its batch. Two are compared. By the
   one before the last, the first batch that would be wrong raises if the source has one buffer. By the first one, which
   several buffers overwrite, too, the batch raises after that in which the source begins, at the latest. In every fourth
-  batch another one is compared as well, for sources that spare these two.
+  batch another one is compared as well, for sources that spare these two. Of a batch that may be shorter, because the
+  pass may end in it, all are compared.
 - If the datapoints come from several flows, the first batch says nothing of those that come later: all are copied.
 - Other sources pay for a copy of one datapoint per batch, or two, not of all.
 
@@ -19,16 +21,20 @@ not stacked (`MemoryWatch`):
 - The first datapoints are compared with all before them: one that is in the memory of another, whose values have
   changed, raises. Of the others, every 512th is compared with the one after it, so a source that begins later to use
   one buffer is found out, after some datapoints; one with more buffers than datapoints are compared is not.
-- Those of each batch are compared at its end, too: two or three of them, or all if they come from several flows.
+- Those of each batch are compared at its end, too: two or three of them; or all if they come from several flows, or if
+  two of the first batch were in the same place.
 
-Where no code of the user makes or changes datapoints (`may_reuse_memory`), nothing is looked at.
+Where no code of the user makes or changes datapoints (`may_reuse_memory`), nothing is looked at. Of an array of more
+than a megabyte, some thousand values are compared.
 """
 
 from __future__ import annotations
 
+import math
 import sys
-from collections import deque
-from collections.abc import Callable, Iterator, MutableSequence, Sequence
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from copy import copy
 from itertools import chain, islice
 from operator import is_not
@@ -48,7 +54,9 @@ _UNCHANGEABLE: Final = frozenset({int, float, complex, bool, str, bytes, type(No
 )
 _BATCHES_PER_TURN: Final = 4
 _NUM_FIRST: Final = 64
-_FIRST_BYTES: Final = 1 << 24  # no more are noted of them, but of one datapoint
+_FIRST_BYTES: Final = 1 << 24  # no more are kept alive of them, but of one datapoint
+_LARGE_BYTES: Final = 1 << 20
+_NUM_COMPARED: Final = 1 << 14  # values of a large array
 _DATAPOINTS_PER_TURN: Final = 512
 
 
@@ -69,15 +77,17 @@ class ReusedMemory:
     """Whether the input writes datapoints into the memory of earlier ones of a batch."""
 
     is_reused: bool | None = None  # whether it is taken to; None before the first batch
-    compares_all = False  # whether all datapoints of every batch are compared
+    may_copy = True
+    compares_all: bool | None = None  # whether those of all batches are compared; None before the first batch
     num_watched = 0  # the number of batches after the first of which some datapoints were compared
+    source: object = None  # the input
 
-    def compared(self, num: int) -> Sequence[int]:
+    def compared(self, num: int, *, all_of_them: bool = False) -> Sequence[int]:
         """Which datapoints of a batch of `num` are compared at its end with what they held when they came."""
-        if self.is_reused is None or self.compares_all:
-            return range(num)
         if self.is_reused:
             return ()
+        if all_of_them or self.compares_all is not False:
+            return range(num)
         turn, is_left = divmod(self.num_watched, _BATCHES_PER_TURN)
         others = () if is_left or num < 4 else (1 + turn % (num - 3),)
         return (0, *others, num - 2) if num > 2 else (0,)
@@ -97,6 +107,7 @@ class NextGroup:
         datapoints: The datapoints of the source.
         memory: What is known of the memory of the datapoints; None if the source does not use it for later ones.
         begin: Makes a group that begins with a datapoint, for so many; None for a datapoint that does not need one.
+        num_left: How many datapoints there are; None if that is unknown, and a batch may be the last one.
     """
 
     def __init__(
@@ -104,8 +115,10 @@ class NextGroup:
         datapoints: Iterator[Any],
         memory: ReusedMemory | None,
         begin: Callable[[Any, int], Group | None] | None = None,
+        num_left: float | None = math.inf,
     ) -> None:
         self._datapoints = datapoints
+        self._num_left = num_left
         self._memory = memory
         self._begin = begin
         self._group: Group | None = None  # copies what arrives
@@ -134,10 +147,17 @@ class NextGroup:
             return group
         return self._take_and_compare(datapoints, num, memory)
 
+    def left(self) -> list[Any]:
+        """What was taken before an error."""
+        taken, self._taken, self._compared = self._taken, [], []
+        return taken
+
     def _take_and_compare(self, datapoints: Iterator[Any], num: int, memory: ReusedMemory) -> list[Any]:
         taken, compared = self._taken, self._compared
-        is_first, copies = memory.is_reused is None, memory.is_reused is not False
-        for k in memory.compared(num)[len(compared) :]:
+        is_first = memory.compares_all is None and not memory.is_reused
+        copies = memory.may_copy and memory.is_reused is not False
+        may_end = self._num_left is None or self._num_left < num
+        for k in memory.compared(num, all_of_them=may_end)[len(compared) :]:
             self._extend(datapoints, k, copies=copies)
             for dp in islice(datapoints, 1):
                 compared.append((k, [*map(_note, _parts_of(dp))]))
@@ -146,13 +166,17 @@ class NextGroup:
                 break
         self._extend(datapoints, num, copies=copies)
         self._taken, self._compared = [], []
+        if self._num_left is not None:
+            self._num_left -= len(taken)
         changed = next((k for k, noted in compared if any(map(_has_changed, noted))), None)
         if is_first and len(taken) > 1:
-            memory.is_reused = changed is not None
-        elif not copies:
+            memory.compares_all = _share_memory(noted for _, noted in compared)
+            if memory.may_copy:
+                memory.is_reused = memory.compares_all or changed is not None
+        if not copies:
             memory.num_watched += 1
             if changed is not None:
-                memory.is_reused = True
+                memory.is_reused = memory.may_copy
                 raise ValueError(
                     f"datapoint {changed} of a batch has changed while the batch was made: its source has begun to "
                     "write later datapoints into the same memory, so this batch, and perhaps those before, would be "
@@ -248,6 +272,7 @@ class MemoryWatch:
         self.num_seen += 1
         noted = self._noted
         parts = {_place_of(part): part for part in _parts_of(dp)}
+        is_kept = self._num_bytes < _FIRST_BYTES
         if noted:
             for place in noted.keys() & parts.keys():
                 if _has_changed(noted[place]):
@@ -259,11 +284,11 @@ class MemoryWatch:
                     )
         if self._num_first:
             self._num_bytes += sum(part.nbytes for part in parts.values() if isinstance(part, np.ndarray))
-            is_last = bool(noted) and self._num_bytes >= _FIRST_BYTES
-            self._num_first = 0 if is_last else self._num_first - 1
+            self._num_first -= 1
         if self._num_first or not noted:
             for place, part in parts.items():
-                noted[place] = _note(part)
+                if is_kept or isinstance(part, np.ndarray):  # what a list held would be kept alive
+                    noted[place] = _note(part, is_kept=is_kept)
         else:
             noted.clear()
             self.num_left = _DATAPOINTS_PER_TURN - 2
@@ -309,24 +334,34 @@ def _parts_of(value: Any) -> Iterator[Any]:
         if value.dtype == object:
             for item in value.flat:
                 yield from _parts_of(item)
-    elif _is_array(value) or isinstance(value, bytearray | deque):
+    elif _is_array(value) or isinstance(value, bytearray | deque | np.void):
         yield value
 
 
-def _place_of(part: Any) -> int:
-    """Where it is in memory: two views of one buffer are two objects."""
+def _place_of(part: Any) -> Any:
+    """Where it is in memory: two views of one buffer are two objects, and its first row is in another place."""
     if isinstance(part, np.ndarray):
-        address: int = part.__array_interface__["data"][0]
-        return address
+        return part.__array_interface__["data"][0], part.nbytes, part.strides
     return part.data_ptr() if hasattr(part, "data_ptr") else id(part)
 
 
-def _note(part: Any) -> _Noted:
-    return part, _held(part)
+def _share_memory(datapoints: Iterable[list[_Noted]]) -> bool:
+    """Whether parts of two datapoints are in the same place."""
+    times = Counter(place for noted in datapoints for place in {_place_of(part) for part, _ in noted})
+    return any(num > 1 for num in times.values())
+
+
+def _note(part: Any, *, is_kept: bool = True) -> _Noted:
+    """Note a part; one that is not kept is compared as long as somebody else has it."""
+    return part if is_kept else weakref.ref(part), _held(part)
 
 
 def _has_changed(noted: _Noted) -> bool:
     part, before = noted
+    if isinstance(part, weakref.ref):
+        part = part()
+        if part is None:
+            return False
     now = _held(part)
     if isinstance(now, bytes):
         return bool(now != before)
@@ -342,7 +377,14 @@ def _held(part: Any) -> Any:
     if isinstance(part, list):
         return list(part)
     if isinstance(part, np.ndarray):
-        return list(part.flat) if part.dtype == object else part.tobytes()
+        if part.dtype == object:
+            return list(part.flat)
+        if part.nbytes > _LARGE_BYTES and part.flags.forc:
+            part = np.asarray(part).reshape(-1, order="A")
+            part = part[:: len(part) // _NUM_COMPARED | 1]
+        return part.tobytes()
+    if isinstance(part, np.void):
+        return part.tobytes()
     if isinstance(part, dict):
         return [*part, *part.values()]
     return list(part) if isinstance(part, deque) else _bytes_of(part)
@@ -361,7 +403,7 @@ def copy_datapoint(value: Any) -> Any:
         return tuple(map(copy_datapoint, value))
     if kind is dict:
         return {key: copy_datapoint(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | np.void):
         return value.copy()
     if isinstance(value, tuple):
         return value._make(map(copy_datapoint, value)) if hasattr(value, "_make") else value

@@ -35,6 +35,18 @@ def same(dp):
 # -- batches -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("num_proc", [0, 2])
+def test_a_function_may_return_one_buffer_again_and_again(num_proc):
+    buffer = np.zeros(2, np.int64)
+
+    def func(dp):
+        buffer[:] = dp[1]
+        return [buffer]
+
+    with MultiProcessMapAndBatchData(labelled(40), num_proc, func, 4, strict=True, timeout=LIMIT) as df:
+        assert [batch[0][:, 0].tolist() for batch in df] == [list(range(k, k + 4)) for k in range(0, 40, 4)]
+
+
 def sleep_a_while(dp):
     time.sleep(0.005)
     return dp

@@ -1,6 +1,7 @@
 """Sources that use memory again: one buffer, or several by turns."""
 
 import itertools
+import weakref
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from functools import partial
 
@@ -284,7 +285,7 @@ def test_a_list_that_is_used_again_is_noticed_though_its_numbers_are_equal(conta
     assert [number for batch in batches for number in batch[0].tolist()] == numbers
 
 
-def test_what_is_shared_and_does_not_change_is_copied_in_one_batch_only(monkeypatch):
+def test_what_is_shared_is_copied_and_compared_in_one_batch_only(monkeypatch):
     copies, compared = [], []
     held = gathering._held
     monkeypatch.setattr(gathering, "copy_datapoint", lambda dp: copies.append(dp) or copy_datapoint(dp))
@@ -292,8 +293,15 @@ def test_what_is_shared_and_does_not_change_is_copied_in_one_batch_only(monkeypa
     shared = [np.ones(SHAPE), 1]
     batches = list(BatchData(DataFromGenerator(lambda: [shared] * 40), 10))
     assert plain(batches) == plain(BatchData(kept(lambda: [shared] * 40), 10))
-    assert sum(type(dp) is list for dp in copies) == 10
-    # The first batch; two of each other, and in one of these another.
+    assert sum(type(dp) is list for dp in copies) == 40
+    assert sum(type(part) is list for part in compared) == 2 * 10
+
+
+def test_two_are_compared_of_what_is_new_and_in_one_batch_of_four_another(monkeypatch):
+    compared = []
+    held = gathering._held
+    monkeypatch.setattr(gathering, "_held", lambda part: compared.append(part) or held(part))
+    list(BatchData(DataFromGenerator(lambda: ([np.full(SHAPE, k)] for k in range(40))), 10))
     assert sum(type(part) is list for part in compared) == 2 * 10 + 2 * (2 * 3 + 1)
 
 
@@ -308,8 +316,7 @@ def test_a_buffer_that_is_used_again_later_is_not_taken_for_one_that_does_not_ch
         yield from ([np.zeros(SHAPE)] for _ in range(8))
         yield from map(list, whole_array())
 
-    with pytest.raises(ValueError, match="has changed while the batch"):
-        list(BatchData(DataFromGenerator(late), 4))
+    assert plain(BatchData(DataFromGenerator(late), 4)) == plain(BatchData(kept(late), 4))
     df = BatchData(DataFromGenerator(used_again), 4)
     with pytest.raises(ValueError, match="has changed while the batch"):
         list(df)
@@ -455,15 +462,118 @@ def test_what_a_function_changes_in_place_is_no_datapoint_that_was_overwritten()
             assert [int(array[0, 0]) for (array,) in df] == [k << p for k in range(NUM)]
 
 
-def test_of_large_datapoints_two_are_compared(monkeypatch):
+@pytest.mark.parametrize("num", [1, 2, 5])
+def test_large_datapoints_are_compared_too_while_somebody_has_them(num, monkeypatch):
     monkeypatch.setattr(gathering, "_FIRST_BYTES", 1)
-    for ds, is_found in (Numbers(1), True), (Numbers(2), False):
-        df = BatchData(ds, 2, use_list=True)
-        if not is_found:
-            assert len(list(df)) == NUM // 2
-            continue
-        with pytest.raises(ValueError, match="was overwritten with a later one"):
-            list(df)
+    with pytest.raises(ValueError, match="was overwritten with a later one"):
+        list(BatchData(Numbers(num), 2, use_list=True))
+
+
+def test_large_datapoints_are_not_kept_alive(monkeypatch):
+    monkeypatch.setattr(gathering, "_FIRST_BYTES", 1)
+    made = []
+
+    def source():
+        for k in range(NUM):
+            array = np.full(SHAPE, k)
+            made.append(weakref.ref(array))
+            yield [array]
+
+    datapoints = iter(LocallyShuffleData(DataFromGenerator(source), 4))
+    for _ in range(20):
+        next(datapoints)
+    assert sum(ref() is not None for ref in made) <= 4 + 3
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_of_a_large_array_some_values_are_noted(order):
+    array = np.zeros((3, 1000, 1000), order=order)
+    noted = gathering._note(array)
+    assert len(noted[1]) < 1 << 18
+    array += 1
+    assert gathering._has_changed(noted)
+
+
+class Rare(DataFlow):
+    """One buffer, which holds 1 in three of 320 datapoints."""
+
+    def __len__(self):
+        return 320
+
+    def __iter__(self):
+        label = np.zeros(1, np.int64)
+        for k in range(320):
+            label[0] = k in (75, 140, 205)
+            yield [np.full(3, k), label]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda ds: BatchData(ds, 32), lambda ds: PadBatchData(ds, 32), lambda ds: BatchDataByShape(ds, 32, 0)]
+)
+def test_values_that_are_equal_in_the_first_batch_hide_no_later_ones(make):
+    assert sum(int(np.sum(batch[1])) for batch in make(Rare())) == 3
+
+
+def test_equal_values_hide_no_later_ones_in_batches_that_hand_on():
+    with pytest.raises(ValueError, match="has changed while the batch was made"):
+        list(BatchData(Rare(), 32, use_list=True))
+
+
+@pytest.mark.parametrize("has_length", [False, True])
+def test_a_shorter_last_batch_is_looked_at_too(has_length):
+    class Late(DataFlow):
+        def __iter__(self):
+            buffer = np.zeros(1)
+            for k in range(42):
+                array = buffer if k >= 39 else np.zeros(1)
+                array[:] = k
+                yield [array]
+
+        if has_length:
+
+            def __len__(self):
+                return 42
+
+    with pytest.raises(ValueError, match="has changed while the batch was made"):
+        list(BatchData(Late(), 11, remainder=True))
+    assert len(list(BatchData(Late(), 11))) == 3
+
+
+def test_records_that_are_views_of_one_buffer_are_copied():
+    def source():
+        buffer = np.zeros(1, [("x", "i4")])
+        for k in range(8):
+            buffer["x"] = k
+            yield [buffer[0]]
+
+    batches = list(BatchData(DataFromGenerator(source), 2))
+    assert [batch[0]["x"].tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    with pytest.raises(ValueError, match="has changed while the batch was made"):
+        list(BatchData(DataFromGenerator(source), 2, use_list=True))
+
+
+def test_a_view_does_not_hide_the_array_at_the_same_address():
+    def source():
+        buffer = np.zeros(4)
+        for k in range(8):
+            buffer[1:] = k
+            yield [buffer, buffer[:1]]
+
+    with pytest.raises(ValueError, match="was overwritten with a later one"):
+        list(LocallyShuffleData(DataFromGenerator(source), 4))
+
+
+def test_another_input_is_looked_at_from_its_beginning():
+    df = BatchData(Numbers(1, start=NUM), 4)
+    list(df)
+    df.ds = Numbers(1)
+    assert plain(df) == plain(BatchData(MapData(Numbers(1), copy_datapoint), 4))
+
+
+def test_nothing_is_compared_of_what_comes_from_workers(monkeypatch):
+    with MultiThreadRunner(lambda: Numbers(1, start=NUM), 4, 1, strict=True) as runner:
+        df = BatchData(runner, 4, use_list=True)
+        assert df._df_next_group(iter(()))._memory is None
 
 
 class OneBuffer(DataFlow):
