@@ -417,6 +417,12 @@ NOT_COMPARED = {
         "`generator=`": "other random numbers",
         "`worker_init_fn` for anything": "no datapoints",
         "`StatefulDataLoader`": "tests/frameworks",
+        "`TensorDataset": "the right side of the row of `Dataset`",
+        "`random_split": "random; the right side of the row of `Subset`",
+        "`prefetch_factor": "no datapoints",
+        "`persistent_workers": "no datapoints",
+        "`timeout=`": "no datapoints",
+        "`get_worker_info": "no datapoints",
         "memory that grows": "no datapoints",
     },
     "torchdata": {
