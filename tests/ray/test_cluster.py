@@ -261,7 +261,7 @@ def test_actors_that_are_starting_when_the_flow_is_closed_end_by_themselves(clus
         return cluster.available_resources().get("of the test of close")
 
     options = {"num_cpus": 0, "resources": {"of the test of close": 1}}
-    for num in (6, 4, 1):  # so there is no room for some of the first
+    for num in (6, 1):  # there is no room for two of the first
         with remote(Pids(), num, actor_options=options) as df:
             next(iter(df))
     wait_until(lambda: free() == 4, LIMIT, lambda: f"{free()} of 4 are free")
