@@ -123,6 +123,24 @@ def test_what_is_no_file_is_left_out(tmp_path):
         assert list(df) == [{"__key__": "b", "txt": b"1"}]
 
 
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
+def test_what_is_no_file_has_no_content_whatever_its_size(kind, form, tmp_path):
+    path = tmp_path / "s.tar"
+    with tarfile.open(path, "w", format=form) as tar:
+        info = tarfile.TarInfo("train")
+        info.type, info.size, info.pax_headers = kind, 2048, {"size": "2048"}
+        tar.addfile(info)
+        for k in range(4):
+            info = tarfile.TarInfo(f"train/{k}.txt")
+            info.size = 1
+            tar.addfile(info, io.BytesIO(b"%d" % k))
+    with tarfile.open(path) as tar:
+        assert [info.name for info in tar if info.isreg()] == [f"train/{k}.txt" for k in range(4)]
+    with WebDatasetData(path, decode=True) as df:
+        assert list(df) == [{"__key__": f"train/{k}", "txt": f"{k}"} for k in range(4)]
+
+
 def test_names_with_braces_and_folders_stand_for_shards(shards, tmp_path):
     for urls in (tmp_path / "s-{000..002}.tar", f"{tmp_path}/s-{{000,001,002}}.tar", tmp_path, str(tmp_path)):
         with WebDatasetData(urls) as df:
