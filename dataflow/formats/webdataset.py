@@ -59,7 +59,7 @@ _META = re.compile(r"__[^/]*__($|/)")  # names of files that belong to no sample
 _CHAINED = re.compile(r"(tar|zip|libarchive)://")  # ``tar://a.tar::s3://b.tar`` is one file, inside another
 _MAX_HEADER = 1 << 26  # bytes of an extended header
 _MAX_DIGITS = 20  # of the length of a record in an extended header
-_KIND = "samples: begins, ends, sums of their files"  # what the offsets in an index are
+_KIND = "samples: begins, ends, sums of their files and links"  # what the offsets in an index are
 
 Decoder = Callable[[bytes], Any]
 
@@ -112,8 +112,9 @@ class WebDatasetData(MapData[dict[str, Any]]):
         FileDamaged: A shard is damaged, or behind a URL it is another one than its index says; names it, with the byte
             offset.
         OSError: A URL cannot be read.
-        ValueError: A brace is not closed, a shard is compressed, a sample has two files of one extension, a sparse file
-            has more than 256 MiB with its holes, or a file cannot be decoded; names shard, sample and extension.
+        ValueError: A brace is not closed, a shard is compressed, a sample has two files of one extension or a link, a
+            sparse file has more than 256 MiB with its holes, or a file cannot be decoded; names shard, sample and
+            extension.
         MissingExtra: A path is a URL, and fsspec is not installed.
 
     Example:
@@ -218,6 +219,11 @@ class _SampleReader:
             if member.extension in sample:
                 raise ValueError(
                     f"{path}: the sample {member.key!r} has two files with the extension {member.extension!r}"
+                )
+            if member.is_link:
+                raise ValueError(
+                    f"{path}: the sample {member.key!r} has a link in place of its file with the extension "
+                    f"{member.extension!r}, so its content is not there: make the shard with tar --hard-dereference -h"
                 )
             begin = member.begin - offset
             content = bytes(data[begin : begin + member.size])
@@ -383,6 +389,7 @@ class _Member(NamedTuple):
     begin: int  # offset of its content
     size: int
     is_sparse: bool  # the content begins with, or leaves out, what its header describes
+    is_link: bool  # the content is that of another file
 
 
 def _scan(file: PositionalFile, begins: array[int], ends: array[int], sums: array[int] | None) -> None:
@@ -482,12 +489,12 @@ def _walk(path: str, read: Callable[[int, int], Any], at: int, stop: int, *, is_
             long_name = records.get(b"GNU.sparse.name", records.get(b"path", long_name))
             is_sparse = any(name.startswith(b"GNU.sparse.") for name in records)
         elif kind not in b"gK":
-            if kind in b"0\x007S":
+            if kind in b"0\x007S12":
                 text = (_short_name(header) if long_name is None else long_name).decode("utf-8", "surrogateescape")
                 folder, slash, base = text.rpartition("/")
                 key, dot, extension = base.partition(".")
                 if key and dot and not _META.match(text):
-                    yield _Member(folder + slash + key, extension.lower(), first, begin, size, is_sparse)
+                    yield _Member(folder + slash + key, extension.lower(), first, begin, size, is_sparse, kind in b"12")
             first, long_name, long_size, is_sparse = at, None, None, False
     if is_whole:
         raise file_damaged(path, "", "the end of the archive is missing; the file ends", stop)

@@ -113,7 +113,7 @@ def test_what_is_no_file_is_left_out(tmp_path):
         folder = tarfile.TarInfo("a.d")
         folder.type = tarfile.DIRTYPE
         tar.addfile(folder)
-        link = tarfile.TarInfo("a.jpg")
+        link = tarfile.TarInfo("latest")
         link.type, link.linkname = tarfile.SYMTYPE, "y" * 200
         tar.addfile(link)
         info = tarfile.TarInfo("b.txt")
@@ -165,6 +165,48 @@ def test_many_shards_are_open_one_after_the_other(shards, monkeypatch):
     with WebDatasetData(shards, shuffle=True) as df:
         assert len(set(keys(df))) == NUM
         assert len(os.listdir("/dev/fd")) == num_before + 1
+
+
+# -- links -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_sample_with_a_link_fails_and_names_the_cure(keep, kind, tmp_path):
+    path = tmp_path / "s.tar"
+    with tarfile.open(path, "w") as tar:
+        for name, target in [("a.cls", ""), ("a.jpg", ""), ("b.cls", "a.cls"), ("b.jpg", ""), ("c.jpg", "a.jpg")]:
+            info = tarfile.TarInfo(name)
+            if target:
+                info.type, info.linkname = kind, target
+            tar.addfile(info)
+    for _ in range(2):  # the second time with the index of the first
+        with WebDatasetData(path, keep_index=keep, max_failures=2) as df:
+            assert list(df) == [{"__key__": "a", "cls": b"", "jpg": b""}] and len(df) == 3
+            link, only_link = [failure.text for failure in df.failures]
+        assert "s.tar: the sample 'b' has a link in place of its file with the extension 'cls'" in link
+        assert "the sample 'c'" in only_link and "tar --hard-dereference -h" in only_link
+
+
+@pytest.mark.skipif(shutil.which("tar") is None, reason="needs tar")
+def test_a_shard_made_as_the_error_says_has_the_content_of_its_links(tmp_path):
+    (tmp_path / "a.txt").write_text("one")
+    os.link(tmp_path / "a.txt", tmp_path / "b.txt")
+    (tmp_path / "c.txt").symlink_to("a.txt")
+    path = tmp_path / "s.tar"
+    command = ["tar", "--hard-dereference", "-h", "-cf", path, "a.txt", "b.txt", "c.txt"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"this tar does not know the option: {done.stderr}")
+    with WebDatasetData(path, decode=True) as df:
+        assert [dp["txt"] for dp in df] == ["one"] * 3
+
+
+def test_an_index_that_was_made_without_links_is_made_again(tmp_path):
+    path = write_shard(tmp_path / "s.tar", [("a.txt", b"one")])
+    planted(path, "samples: begins, ends, sums of their files", [0, 1024, 7])
+    with WebDatasetData(path) as df:
+        assert keys(df) == ["a"]
 
 
 # -- the index ---------------------------------------------------------------------------------------------------------
@@ -310,11 +352,11 @@ def test_an_extended_header_that_is_damaged_is_named(records, tmp_path):
 
 def test_an_index_that_cannot_be_right_is_made_again(shards):
     for offsets in ([], [0], [0, 0, 0], [0, 1 << 40, 7], [512, 0, 1024, 512, 7, 7]):
-        planted(shards[0], "samples: begins, ends, sums of their files", offsets)
+        planted(shards[0], "samples: begins, ends, sums of their files and links", offsets)
         with WebDatasetData(shards[0]) as df:
             assert len(list(df)) == 4
     for end in (512, 7000):
-        planted(shards[0], "samples: begins, ends, sums of their files", [0, end, 7])
+        planted(shards[0], "samples: begins, ends, sums of their files and links", [0, end, 7])
         with WebDatasetData(shards[0]) as df, pytest.raises(FileDamaged, match="delete the index"):
             list(df)
 
