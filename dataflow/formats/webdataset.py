@@ -50,6 +50,7 @@ _log = logging.getLogger("dataflow.formats")
 
 _BLOCK = 512  # bytes; all sizes in a tar file are rounded up to multiples
 _END = bytes(_BLOCK)
+_RECORD = 20 * _BLOCK  # what programs fill up with zeros, after two blocks that mark the end
 _WINDOW = 1 << 14  # bytes that are read at a time for an index
 _AT_ONCE = 1 << 18  # bytes of neighbouring samples that are read together
 _FROM_URL = 1 << 22  # both for a URL, where each request takes long
@@ -421,6 +422,26 @@ def _scan(file: PositionalFile, begins: array[int], ends: array[int], sums: arra
             sums.append(_sum(members))
     if ends:
         ends[-1] = at + _BLOCK
+    _refuse_another(file.path, at, read(at, min(-(-(at + 2 * _BLOCK) // _RECORD) * _RECORD + _BLOCK, file.size) - at))
+
+
+def _refuse_another(path: str, at: int, data: bytes) -> None:
+    """Check that the blocks from the mark of an archive's end on, which is at `at`, begin no other archive.
+
+    Raises:
+        FileDamaged: They do.
+    """
+    for k in range(0, len(data) if data.strip(b"\0") else 0, _BLOCK):
+        try:
+            _verify(path, data[k : k + _BLOCK], at + k)
+        except FileDamaged:
+            continue
+        raise FileDamaged(
+            f"{path}: another archive begins at byte {at + k} of the file, after the end of the first one, where "
+            "reading ends. Join archives with tar -Af instead of cat, or give each as a shard",
+            path=path,
+            offset=at + k,
+        )
 
 
 def _sum(members: Iterable[_Member]) -> int:

@@ -517,6 +517,64 @@ def test_a_shard_without_its_end_is_cut_off(shards):
         list(df)
 
 
+def joined(path, num, num_zeros, tmp_path):
+    """Write two archives one after the other; the end of the first is marked after `num` blocks."""
+    first = Path(write_shard(tmp_path / "x.tar", [(f"x{k:02d}.txt", b"") for k in range(num)])).read_bytes()
+    second = Path(write_shard(tmp_path / "y.tar", [("y.txt", b"1")])).read_bytes()
+    content = first if num_zeros is None else first[: 512 * num] + bytes(512 * num_zeros)
+    path.write_bytes(content + second)
+    return len(content)
+
+
+@pytest.mark.parametrize("num_zeros", [None, 1, 2])  # as many as programs write, and less
+@pytest.mark.parametrize("num", [0, 1, 17, 18, 19, 20, 39])
+def test_a_second_archive_in_a_shard_is_noticed(num, num_zeros, tmp_path):
+    path = tmp_path / "xy.tar"
+    begin = joined(path, num, num_zeros, tmp_path)
+    with WebDatasetData(path, max_failures=1) as df:
+        assert keys(df) == [f"x{k:02d}" for k in range(num)]
+        assert f"xy.tar: another archive begins at byte {begin} of the file" in df.failures[0].text
+    with (
+        WebDatasetData(path, keep_index=True) as df,
+        pytest.raises(FileDamaged, match="tar -Af instead of cat") as caught,
+    ):
+        list(df)
+    assert caught.value.offset == begin
+    assert not os.path.exists(f"{path}.index")
+
+
+def test_a_second_archive_behind_a_url_is_noticed(tmp_path):
+    pytest.importorskip("fsspec")
+    joined(tmp_path / "xy.tar", 3, None, tmp_path)
+    with WebDatasetData(f"file://{tmp_path}/xy.tar") as df, pytest.raises(FileDamaged, match="another archive begins"):
+        list(df)
+
+
+@pytest.mark.skipif(shutil.which("tar") is None, reason="needs tar")
+def test_archives_that_are_joined_as_the_error_says_have_all_samples(tmp_path):
+    joined(tmp_path / "xy.tar", 3, None, tmp_path)
+    command = ["tar", "-Af", "x.tar", "y.tar"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"this tar does not join archives: {done.stderr}")
+    with WebDatasetData(tmp_path / "x.tar") as df:
+        assert keys(df) == ["x00", "x01", "x02", "y"]
+
+
+@pytest.mark.parametrize("tail", [b"", b"\0", bytes(512), b"signature", b"signature" * 100])
+def test_what_follows_the_end_and_is_no_archive_is_left_out(tail, shards):
+    with open(shards[0], "ab") as file:
+        file.write(tail)
+    with WebDatasetData(shards[0]) as df:
+        assert len(list(df)) == 4
+
+
+def test_the_zeros_after_the_end_are_not_read_to_the_last(shards):
+    os.truncate(shards[0], 1 << 38)  # no bytes on the disk, and more than any memory
+    with WebDatasetData(shards[0]) as df:
+        assert len(list(df)) == 4
+
+
 @pytest.mark.parametrize("garbage", [b"no tar" * 1000, b"", b"\xff" * 512, b"1" * 700])
 def test_garbage_is_one_datapoint_that_fails(garbage, shards, caplog):
     Path(shards[1]).write_bytes(garbage)
