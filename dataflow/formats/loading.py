@@ -25,9 +25,9 @@ from dataflow.protocol.base import Blocks, RNGDataFlow, T_co
 from dataflow.protocol.parameters import flag, whole_number
 from dataflow.protocol.seeding import Stream, Table, permutation, rng, root_seed
 from dataflow.protocol.state import state_of
-from dataflow.sources.folders import raise_error
 from dataflow.sources.source import Source
 from dataflow.system.urls import files_below, is_url
+from dataflow.system.walking import raise_error
 from dataflow.transforms.indexing import reorder
 
 __all__ = [

@@ -9,8 +9,9 @@ from typing import Any, Final
 from dataflow.protocol.parameters import flag
 from dataflow.sources.in_memory import DataFromList
 from dataflow.system.urls import files_below, is_url
+from dataflow.system.walking import walk
 
-__all__ = ["ImageFolderData", "raise_error"]
+__all__ = ["ImageFolderData"]
 
 _EXTENSIONS: Final = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -19,8 +20,8 @@ class ImageFolderData(DataFromList[list[Any]]):
     """The files in the subfolders of a folder, as datapoints ``[path, label]``.
 
     Each subfolder is a class; its label is its position among the sorted names, from 0. Files further down belong to it
-    as well. They are not opened: decode them in a map, where workers can do it. Names that begin with a dot are left
-    out.
+    as well, also behind links to folders. They are not opened: decode them in a map, where workers can do it. Names
+    that begin with a dot are left out.
 
     Args:
         path: The folder, or the URL of one.
@@ -118,28 +119,17 @@ def _files_in(folder: str, ends: tuple[str, ...] | None) -> dict[str, list[str]]
     """Return the files of each class of a folder."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
-    return {name: list(_walk(os.path.join(folder, name), ends)) for name in names}
+    return {name: list(_files_of_class(os.path.join(folder, name), ends)) for name in names}
 
 
-def _walk(folder: str, ends: tuple[str, ...] | None) -> Iterator[str]:
-    visited = set()  # a link may lead back to a folder above it
+def _files_of_class(folder: str, ends: tuple[str, ...] | None) -> Iterator[str]:
     found = []
-    for inner, folders, names in os.walk(folder, onerror=raise_error, followlinks=True):
-        status = os.stat(inner)
-        if (status.st_dev, status.st_ino) in visited:
-            folders.clear()
-            continue
-        visited.add((status.st_dev, status.st_ino))
+    for inner, folders, names in walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         found.append((inner, sorted(name for name in names if _is_wanted(name, ends))))
     for inner, names in sorted(found):
         for name in names:
             yield os.path.join(inner, name)
-
-
-def raise_error(error: OSError) -> None:
-    """Raise an error that `os.walk` would ignore: it would leave out a folder that may not be read."""
-    raise error
 
 
 def _files_behind(url: str, ends: tuple[str, ...] | None) -> dict[str, list[str]]:

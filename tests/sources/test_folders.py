@@ -78,6 +78,24 @@ def test_a_link_to_a_folder_above_is_followed_once(tmp_path):
     assert found(ImageFolderData(tmp_path), tmp_path) == [("cat/1.jpg", 0)]
 
 
+def with_links(folder):
+    folder_of(folder, "data/cat/1.jpg", "pool/2.jpg", "pool/inner/3.jpg")
+    for name in ("z", "a"):
+        (folder / "data" / "cat" / name).symlink_to("../../pool", target_is_directory=True)
+    return folder / "data"
+
+
+def test_a_folder_that_two_links_lead_to_is_found_under_both_names(tmp_path):
+    names = ["1.jpg", "a/2.jpg", "a/inner/3.jpg", "z/2.jpg", "z/inner/3.jpg"]
+    assert found(ImageFolderData(with_links(tmp_path)), tmp_path / "data") == [(f"cat/{name}", 0) for name in names]
+
+
+def test_behind_links_is_found_what_torchvision_finds(tmp_path):
+    datasets = pytest.importorskip("torchvision.datasets")
+    folder = with_links(tmp_path)
+    assert [tuple(dp) for dp in ImageFolderData(folder)] == datasets.ImageFolder(str(folder)).samples
+
+
 @pytest.mark.parametrize(
     ("names", "options", "error", "message"),
     [
