@@ -27,7 +27,7 @@ from dataflow.protocol.seeding import Stream, Table, permutation, rng, root_seed
 from dataflow.protocol.state import state_of
 from dataflow.sources.source import Source
 from dataflow.system.urls import files_below, is_url
-from dataflow.system.walking import raise_error
+from dataflow.system.walking import walk
 from dataflow.transforms.indexing import reorder
 
 __all__ = [
@@ -254,8 +254,9 @@ def files_of(owner: str, paths: PathLike | Iterable[PathLike], suffixes: tuple[s
 
     Args:
         owner: The class that reads them, for messages.
-        paths: A path, a URL, a folder, or several of them. A folder stands for the files below it that end in one of
-            `suffixes`, sorted by name; names that begin with a dot or an underscore are left out.
+        paths: A path, a URL, a folder, or several of them. A folder stands for the files below it, also behind links to
+            folders, that end in one of `suffixes`, sorted by name; names that begin with a dot or an underscore are
+            left out.
         suffixes: Lower-case ends of file names.
 
     Raises:
@@ -281,9 +282,7 @@ def _files_at(owner: str, path: PathLike, suffixes: tuple[str, ...]) -> list[str
         text = existing(path)
         if not os.path.isdir(text):
             return [text]
-        files = (
-            os.path.join(folder, name) for folder, _, names in os.walk(text, onerror=raise_error) for name in names
-        )
+        files = (os.path.join(folder, name) for folder, _, names in walk(text) for name in names)
         below = {file: os.path.relpath(file, text) for file in files}
     found = sorted(
         file

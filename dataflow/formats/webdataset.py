@@ -41,7 +41,7 @@ from dataflow.protocol.failures import Budget
 from dataflow.protocol.parameters import flag
 from dataflow.protocol.seeding import Table
 from dataflow.system.descriptors import closed_on_error
-from dataflow.system.urls import filesystem_of, is_url, reporting_url
+from dataflow.system.urls import files_matching, is_url
 from dataflow.transforms.mapping import MapData
 
 __all__ = ["ShardsData", "WebDatasetData"]
@@ -188,12 +188,7 @@ def _matching(path: str) -> list[str]:
         return [path]
     if path.startswith(("http://", "https://")) or (not is_url(path) and os.path.exists(path)):
         return [path]  # in the first case, a question mark begins its query
-    if is_url(path):
-        system, inside = filesystem_of(path)
-        with reporting_url(path):
-            found = sorted(map(system.unstrip_protocol, system.glob(inside)))
-    else:
-        found = sorted(glob.glob(path, recursive=True))
+    found = files_matching(path) if is_url(path) else sorted(glob.glob(path, recursive=True))
     if not found:
         raise FileNotFoundError(errno.ENOENT, "WebDatasetData: no file matches this glob", path)
     return found

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import builtins
 import errno
+import glob
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -17,12 +19,14 @@ from typing import Any, Final
 
 from dataflow.errors import DataFlowError, MissingExtra
 from dataflow.system.extras import optional
+from dataflow.system.walking import walk
 
 __all__ = [
     "causes_of",
     "change_of",
     "filesystem_of",
     "files_below",
+    "files_matching",
     "info_of",
     "is_url",
     "reporting_url",
@@ -93,13 +97,21 @@ def files_below(url: str) -> dict[str, str]:
     """
     system, path = filesystem_of(url)
     with reporting_url(url):
-        names = sorted(system.find(path))
+        names = sorted(_walk(path) if _is_local(system) else system.find(path))
         if not names:
             raise FileNotFoundError(path)
         if names == [path]:
             return {url: ""}
         start = len(path.rstrip("/")) + 1
         return {system.unstrip_protocol(name): name[start:] for name in names}
+
+
+def files_matching(url: str) -> list[str]:
+    """Return the URLs of all files that a glob matches, sorted."""
+    system, path = filesystem_of(url)
+    with reporting_url(url):
+        names = glob.glob(path, recursive=True) if _is_local(system) else system.glob(path)
+        return sorted(map(system.unstrip_protocol, names))
 
 
 def states_below(url: str) -> list[tuple[int | None, str]]:
@@ -111,10 +123,35 @@ def states_below(url: str) -> list[tuple[int | None, str]]:
     system, path = filesystem_of(url)
     with reporting_url(url):
         about = info_of(url, system, path)
-        found = system.find(path, detail=True) if about.get("type") == "directory" else {path: about}
+        if about.get("type") != "directory":
+            found = {path: about}
+        elif _is_local(system):
+            found = {name: _state_of(name) for name in _walk(path)}
+        else:
+            found = system.find(path, detail=True)
         if not found:
             raise FileNotFoundError(path)
         return [(about.get("size"), change_of(about)) for _, about in sorted(found.items())]
+
+
+def _is_local(system: Any) -> bool:
+    """Whether a file system is that of this machine, whose links to folders fsspec does not follow."""
+    return isinstance(system, optional("fsspec.implementations.local", "fsspec", "URLs need").LocalFileSystem)
+
+
+def _walk(path: str) -> list[str]:
+    """Return the paths of all files below a folder of this machine; of a file, only itself."""
+    if not os.path.isdir(path):
+        return [path] if os.path.exists(path) else []
+    return [os.path.join(folder, name) for folder, _, names in walk(path) for name in names]
+
+
+def _state_of(path: str) -> Mapping[str, Any]:
+    try:
+        status = os.stat(path)
+    except OSError:  # a link that leads nowhere
+        return {}
+    return {"size": status.st_size, "mtime": status.st_mtime}
 
 
 def info_of(url: str, system: Any, path: str) -> Mapping[str, Any]:

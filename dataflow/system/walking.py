@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-__all__ = ["raise_error", "walk"]
+__all__ = ["walk"]
 
 
 def walk(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -22,7 +22,7 @@ def walk(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
         OSError: A folder may not be read; names it.
     """
     above: dict[str, frozenset[tuple[int, int]]] = {folder: frozenset()}  # the folders on the way to each
-    for inner, folders, names in os.walk(folder, onerror=raise_error, followlinks=True):
+    for inner, folders, names in os.walk(folder, onerror=_raise, followlinks=True):
         status, passed = os.stat(inner), above.pop(inner)
         identity = status.st_dev, status.st_ino
         if identity in passed:
@@ -33,6 +33,6 @@ def walk(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
         above.update((os.path.join(inner, name), passed) for name in folders)
 
 
-def raise_error(error: OSError) -> None:
+def _raise(error: OSError) -> None:
     """Raise an error that `os.walk` would ignore: it would leave out a folder that may not be read."""
     raise error

@@ -6,11 +6,11 @@ import threading
 import numpy as np
 import pytest
 
-from dataflow import JSONLinesData
+from dataflow import JSONLinesData, WebDatasetData
 from dataflow.formats import loading
 from dataflow.formats.tfrecord import TFRecordData
 from dataflow.protocol.state import state_of
-from tests.formats.files import NPZ, TFRECORD
+from tests.formats.files import NPZ, TFRECORD, write_shard
 from tests.support.contract import seeded
 
 
@@ -22,6 +22,25 @@ class InBytes(os.PathLike):
 def test_a_path_is_text():
     with pytest.raises(TypeError, match=r"a path is text, got .*InBytes"):
         JSONLinesData(InBytes())
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_folder_stands_for_the_files_behind_links_to_folders_too(scheme, tmp_path):
+    if scheme:
+        pytest.importorskip("fsspec")
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "data" / "part0").mkdir(parents=True)
+    (tmp_path / "disk" / "rows.jsonl").write_text("1\n")
+    (tmp_path / "data" / "part0" / "rows.jsonl").write_text("0\n")
+    (tmp_path / "data" / "part1").symlink_to("../disk", target_is_directory=True)
+    (tmp_path / "data" / "part2").symlink_to("part0", target_is_directory=True)
+    (tmp_path / "disk" / "loop").symlink_to("../data", target_is_directory=True)
+    with JSONLinesData(f"{scheme}{tmp_path}/data") as df:
+        assert list(df) == [0, 1, 0]
+    write_shard(tmp_path / "disk" / "s.tar", [("a.txt", b"one")])
+    for urls in ("data", "data/*/*.tar", "data/**/s.tar"):
+        with WebDatasetData(f"{scheme}{tmp_path}/{urls}") as df:
+            assert [dp["txt"] for dp in df][:1] == [b"one"]
 
 
 class Lying:

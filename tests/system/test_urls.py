@@ -27,7 +27,15 @@ from dataflow import (
 )
 from dataflow.formats.loading import files_of
 from dataflow.formats.positional import UrlFile
-from dataflow.system.urls import causes_of, files_below, is_url, states_below, status_of, transient_cause
+from dataflow.system.urls import (
+    causes_of,
+    files_below,
+    files_matching,
+    is_url,
+    states_below,
+    status_of,
+    transient_cause,
+)
 from tests.support import http_server
 from tests.support.http_server import Reply
 from tests.support.waits import LIMIT
@@ -285,6 +293,26 @@ def test_a_file_is_found_below_itself_and_an_empty_folder_has_none(memory):
     for look in (files_below, states_below):
         with pytest.raises(FileNotFoundError, match="memory://empty"):
             look("memory://empty")
+
+
+def test_files_of_this_machine_are_found_behind_links_to_folders_too(tmp_path):
+    pytest.importorskip("fsspec")
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "disk" / "1.txt").write_text("1")
+    (tmp_path / "data" / "part").symlink_to("../disk", target_is_directory=True)
+    (tmp_path / "data" / "nowhere").symlink_to("missing")
+    url = f"file://{tmp_path}/data"
+    assert files_below(url) == {f"{url}/nowhere": "nowhere", f"{url}/part/1.txt": "part/1.txt"}
+    assert files_below(f"{url}/part/1.txt") == {f"{url}/part/1.txt": ""}
+    assert files_matching(f"{url}/*/*.txt") == [f"{url}/part/1.txt"]
+    before = states_below(url)
+    assert before[0] == (None, "") and before[1][0] == 1
+    os.utime(tmp_path / "disk" / "1.txt", (1, 1))
+    assert states_below(url) != before
+    for look in (files_below, states_below):
+        with pytest.raises(FileNotFoundError, match="data/missing"):
+            look(f"{url}/missing")
 
 
 class OfServer(Exception):
