@@ -1,6 +1,7 @@
 """TestDataSpeed: the measured speed, and that datapoints are unchanged."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +23,26 @@ def test_start_returns_and_logs_datapoints_per_second(caplog, capsys):
     assert "50/50" in shown.err
     assert "dp/s" in shown.err
     assert shown.out == ""
+
+
+def test_the_time_in_which_the_bar_is_made_does_not_count(monkeypatch):
+    now = [0.0]
+    make = TestDataSpeed._bar
+
+    def slow(self, datapoints, total):
+        now[0] += 100  # the import of tqdm
+        return make(self, datapoints, total)
+
+    class Timed(Passes):
+        def _df_run_pass(self, p, stream):
+            for dp in super()._df_run_pass(p, stream):
+                now[0] += 1
+                yield dp
+
+    monkeypatch.setattr(TestDataSpeed, "_bar", slow)
+    monkeypatch.setattr("dataflow.observe.speed.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    for warmup in (0, 3):
+        assert TestDataSpeed(Timed(10), size=5, warmup=warmup).start() == 1.0
 
 
 @pytest.mark.parametrize(
