@@ -113,9 +113,9 @@ class WebDatasetData(MapData[dict[str, Any]]):
         FileDamaged: A shard is damaged, or behind a URL it is another one than its index says; names it, with the byte
             offset.
         OSError: A URL cannot be read.
-        ValueError: A brace is not closed, a shard is compressed, a sample has two files of one extension or a link, a
-            sparse file has more than 256 MiB with its holes, or a file cannot be decoded; names shard, sample and
-            extension.
+        ValueError: A brace is not closed, a shard is a command (``pipe:``) or compressed, a sample has two files
+            of one extension or a link, a sparse file has more than 256 MiB with its holes, or a file cannot be decoded;
+            names shard, sample and extension.
         MissingExtra: A path is a URL, and fsspec is not installed.
 
     Example:
@@ -184,6 +184,11 @@ def _expand(name: PathLike) -> list[PathLike]:
 
 def _matching(path: str) -> list[str]:
     """Return the files that a glob matches, sorted; anything else is a path."""
+    if path.startswith("pipe:") and not os.path.exists(path):
+        raise ValueError(
+            f"WebDatasetData: {path} names a command, and the output of commands is not read, since it has no "
+            "positions: give a path, or a URL that fsspec knows, such as s3://bucket/train-0000.tar"
+        )
     if not glob.has_magic(path):
         return [path]
     if path.startswith(("http://", "https://")) or (not is_url(path) and os.path.exists(path)):

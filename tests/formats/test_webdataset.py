@@ -390,6 +390,21 @@ def test_lists_steps_and_globs_stand_for_shards(shards, tmp_path, monkeypatch):
         WebDatasetData("s-{000..001.tar")
 
 
+@pytest.mark.parametrize(
+    "urls", ["pipe:cat t.tar", "pipe:curl -s https://host/t-{00..11}.tar?a=*", "s.tar::pipe:cat t.tar"]
+)
+def test_a_command_is_refused(urls):
+    with pytest.raises(ValueError, match=r"pipe:.* names a command, .* give a path, or a URL that fsspec knows"):
+        WebDatasetData(urls)
+
+
+def test_a_file_may_be_named_as_a_command_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_shard(tmp_path / "pipe:cat t.tar", [("a.txt", b"one")])
+    with WebDatasetData("pipe:cat t.tar") as df:
+        assert keys(df) == ["a"]
+
+
 # -- sparse files ------------------------------------------------------------------------------------------------------
 
 HOLES = [
