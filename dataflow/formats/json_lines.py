@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.errors import FileDamaged
+from dataflow.formats.compression import HEAD_BYTES, compressed
 from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, runs, starts_of
 from dataflow.formats.positional import OpenFiles, PositionalFile
 from dataflow.protocol.base import T_co
@@ -31,7 +32,6 @@ _AT_ONCE_FROM_URL = 1 << 22
 _NEWLINE = 10
 _SPACES = np.zeros(256, bool)
 _SPACES[[9, 11, 12, 13, 32]] = True
-_GZIP = b"\x1f\x8b"
 
 
 class JSONLinesData(MapData[T_co]):
@@ -253,11 +253,9 @@ def _lines_of(file: PositionalFile, report: Callable[[int], object]) -> _Lines:
     last, start = _NEWLINE, 0
     for at in range(0, file.size, _PIECE):
         piece = file.read(at, min(_PIECE, file.size - at))
-        if at == 0 and bytes(piece[:2]) == _GZIP:
-            raise ValueError(
-                f"{file.path} is compressed with gzip, so its lines cannot be read by position: decompress it first"
-            )
         if at == 0:
+            if (problem := compressed(file.path, bytes(piece[:HEAD_BYTES]), "lines")) is not None:
+                raise ValueError(problem)
             head = bytes(piece[:4])
             start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
             if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in head:

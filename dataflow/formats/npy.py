@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 
 from dataflow.transport.dtypes import is_literal
 
-__all__ = ["FIXED_BYTES", "NpyHeader", "array_of", "read_header", "size_of_header"]
+__all__ = ["FIXED_BYTES", "MAGIC", "NpyHeader", "array_of", "read_header", "size_of_header"]
 
 FIXED_BYTES: Final = 12
 """Bytes from which `size_of_header` is known."""
 
-_MAGIC: Final = b"\x93NUMPY"
+MAGIC: Final = b"\x93NUMPY"
+"""The first bytes of an npy file."""
+
 _VERSIONS: Final = {b"\1\0": (2, "latin-1"), b"\2\0": (4, "latin-1"), b"\3\0": (4, "utf-8")}  # bytes of a length
 _MAX_TEXT: Final = 10_000  # characters, as in NumPy: parsing more may take long
 
@@ -45,7 +47,7 @@ def size_of_header(head: bytes) -> int:
     Raises:
         ValueError: They do not begin an npy file.
     """
-    if not head.startswith(_MAGIC) or head[6:8] not in _VERSIONS or len(head) < FIXED_BYTES:
+    if not head.startswith(MAGIC) or head[6:8] not in _VERSIONS or len(head) < FIXED_BYTES:
         raise ValueError(f"an npy file does not begin with {head[:8]!r}")
     num, _ = _VERSIONS[head[6:8]]
     return 8 + num + int.from_bytes(head[8 : 8 + num], "little")

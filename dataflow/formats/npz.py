@@ -30,7 +30,7 @@ from dataflow.formats.columns import (
     check_num_rows,
 )
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader, existing
-from dataflow.formats.npy import FIXED_BYTES, NpyHeader, read_header, size_of_header
+from dataflow.formats.npy import FIXED_BYTES, MAGIC, NpyHeader, read_header, size_of_header
 from dataflow.formats.positional import PositionalFile
 from dataflow.formats.saving import replacing, save_pass
 from dataflow.protocol.base import DataFlow
@@ -136,7 +136,8 @@ class NumpySerializer:
         Raises:
             FileDamaged: The file was cut off or has changed.
             PickleRefused: The file holds pickles.
-            ValueError: The arrays differ in length, or one has no rows, or a dtype that datapoints cannot have.
+            ValueError: The arrays differ in length, or one has no rows, or a dtype that datapoints cannot have; or the
+                file holds one array, as numpy.save writes it.
         """
         arrays = _arrays_of_objects(existing(path)) if pickle else None
         if arrays is not None and block_shuffle is not None:
@@ -392,6 +393,11 @@ def _open(file: PositionalFile, stream: IO[bytes]) -> zipfile.ZipFile:
     except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError, struct.error) as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
+        if bytes(file.read(0, min(len(MAGIC), size))) == MAGIC:
+            raise ValueError(
+                f"{path} is an npy file, which holds one array, and not an npz file: pass the array to TableData, "
+                f"as in TableData({{'x': numpy.load({path!r}, mmap_mode='r')}}), or save it by numpy.savez"
+            ) from None
         raise file_damaged(path, "", f"this is not a complete archive ({error}): it ends", size) from error
     # A damaged length in the directory swallows the entries behind it, and zipfile does not count them.
     found = len(archive.infolist())

@@ -32,6 +32,7 @@ import numpy as np
 from dataflow.errors import FileDamaged
 from dataflow.formats.brace_expansion import expand_braces
 from dataflow.formats.checksums import file_damaged
+from dataflow.formats.compression import HEAD_BYTES, compressed
 from dataflow.formats.index_files import Offsets, read_index, write_index
 from dataflow.formats.json_lines import finite
 from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, runs, starts_of
@@ -55,7 +56,6 @@ _WINDOW = 1 << 14  # bytes that are read at a time for an index
 _AT_ONCE = 1 << 18  # bytes of neighbouring samples that are read together
 _FROM_URL = 1 << 22  # both for a URL, where each request takes long
 _MAX_SPARSE = 1 << 28  # bytes of a sparse file with its holes, which take none in the shard
-_GZIP = b"\x1f\x8b"
 _META = re.compile(r"__[^/]*__($|/)")  # names of files that belong to no sample
 _CHAINED = re.compile(r"(tar|zip|libarchive)://")  # ``tar://a.tar::s3://b.tar`` is one file, inside another
 _MAX_HEADER = 1 << 26  # bytes of an extended header
@@ -408,11 +408,8 @@ def _scan(file: PositionalFile, begins: array[int], ends: array[int], sums: arra
             base, window = offset, bytes(file.read(offset, min(max(size, num), file.size - offset)))
         return window[offset - base : offset - base + num]
 
-    if file.size >= 2 and read(0, 2) == _GZIP:
-        raise ValueError(
-            f"{file.path} is compressed with gzip, so its samples cannot be read by position: decompress it (gunzip). "
-            "The images in a shard are compressed already"
-        )
+    if (problem := compressed(file.path, read(0, min(HEAD_BYTES, file.size)), "samples")) is not None:
+        raise ValueError(f"{problem}. The images in a shard are compressed already")
     files = _walk(file.path, read, 0, file.size, is_whole=True)
     for _, sample in groupby(files, attrgetter("key")):
         members = list(sample)

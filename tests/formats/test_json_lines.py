@@ -167,12 +167,6 @@ def test_the_lines_are_found_once(path, monkeypatch):
     df.close()
 
 
-def test_a_compressed_file_is_refused(tmp_path):
-    path = write(tmp_path / "rows.jsonl", b"\x1f\x8b\x08rest")
-    with pytest.raises(ValueError, match=r"rows\.jsonl is compressed with gzip"):
-        len(JSONLinesData(path))
-
-
 def test_an_empty_file_has_empty_passes(tmp_path):
     with JSONLinesData(write(tmp_path / "rows.jsonl", "")) as df:
         assert list(df) == [] and len(df) == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataflow import FileDamaged, NumpySerializer, PickleRefused
+from dataflow import FileDamaged, NumpySerializer, PickleRefused, TableData
 from dataflow.formats import npz
 from dataflow.formats.positional import PositionalFile
 from tests.formats.files import NPZ, ROWS, archived, assert_same, flow, images, members_of, npy, rows
@@ -86,6 +86,20 @@ def test_an_array_of_a_dtype_that_datapoints_cannot_have_is_refused_by_name(arra
 
 
 # -- arrays of objects -------------------------------------------------------------------------------------------------
+
+
+def test_an_npy_file_is_refused_with_what_reads_it(tmp_path):
+    path = tmp_path / "array.npy"
+    np.save(path, np.arange(6).reshape(3, 2))
+    for pickle in (False, True):
+        with pytest.raises(ValueError, match=r"array\.npy is an npy file, .*: pass the array to TableData") as caught:
+            len(NumpySerializer.load(path, pickle=pickle))
+        assert not isinstance(caught.value, FileDamaged)
+    with TableData({"x": np.load(path, mmap_mode="r")}) as df:
+        assert [dp["x"].tolist() for dp in df] == [[0, 1], [2, 3], [4, 5]]
+    path.write_bytes(path.read_bytes()[:3])
+    with pytest.raises(FileDamaged, match="not a complete archive"):
+        len(NumpySerializer.load(path))
 
 
 @pytest.mark.parametrize("regular", [True, False])

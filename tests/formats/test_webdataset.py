@@ -696,14 +696,6 @@ def test_a_shard_that_is_cut_off_while_it_is_read_fails_datapoint_by_datapoint(s
         assert "s-001.tar: the file ends, " in df.failures[0].text
 
 
-def test_a_compressed_shard_is_refused(shards, tmp_path):
-    path = tmp_path / "s.tar.gz"
-    with tarfile.open(path, "w:gz") as tar:
-        tar.add(shards[0], "a.txt")
-    with pytest.raises(ValueError, match=r"s\.tar\.gz is compressed with gzip.*gunzip"):
-        len(WebDatasetData(path))
-
-
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
 
