@@ -340,7 +340,7 @@ def imports_of(function: FunctionType, *, load: bool) -> Iterator[Variable]:
         if load:
             with suppress(ImportError):
                 module = importlib.import_module(name)
-                if len(chain) == 1 and not hasattr(module, chain[0]):
+                if len(chain) == 1 and _attribute_of(module, chain[0]) is MISSING:
                     importlib.import_module(f"{name}.{chain[0]}")
         name = name.partition(".")[0] if of_package else name
         if name in sys.modules:
@@ -354,12 +354,20 @@ def _through_modules(variable: Variable, attributes: Sequence[str]) -> Variable:
         if not isinstance(value, ModuleType):
             break
         is_ours = library_of(value.__name__) is None
-        found: Any = getattr(value, attribute, MISSING) if is_ours else vars(value).get(attribute)
+        found: Any = _attribute_of(value, attribute) if is_ours else vars(value).get(attribute)
         # A library counts by its version, but not what the user's program may have put there.
         if not is_ours and not _may_be_put_there(attribute, found):
             break
         name, value, module = f"{name}.{attribute}", found, value.__name__
     return Variable(name, value, module)
+
+
+def _attribute_of(module: ModuleType, name: str) -> Any:
+    """An attribute of a module of the user's program; `MISSING` if there is none, or its `__getattr__` fails."""
+    try:
+        return getattr(module, name, MISSING)
+    except Exception:  # such as a package that is not installed; the code raises it, too, if it gets there
+        return MISSING
 
 
 def _may_be_put_there(name: str, value: Any) -> bool:

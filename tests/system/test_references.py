@@ -1,5 +1,6 @@
 """What code reads and imports, and which library a module belongs to."""
 
+import importlib
 import sys
 import types
 from itertools import count
@@ -7,7 +8,16 @@ from itertools import count
 import numpy as np
 import pytest
 
-from dataflow.system.references import MISSING, array_checksum, held_by, imports_of, library_of, reads_of
+from dataflow.system.references import (
+    MISSING,
+    Variable,
+    array_checksum,
+    globals_of,
+    held_by,
+    imports_of,
+    library_of,
+    reads_of,
+)
 
 NUMBERS = count()
 
@@ -61,6 +71,21 @@ def test_a_module_of_a_package_is_loaded_only_where_that_is_asked_for(module):
     function = function_of(f"from {package} import inner; inner.SIZE")
     assert [*imports_of(function, load=False)] == []
     assert [variable.value.SIZE for variable in imports_of(function, load=True)] == [3]
+
+
+@pytest.mark.parametrize("error", ["AttributeError", "ModuleNotFoundError", "RuntimeError"])
+def test_what_a_module_cannot_give_on_demand_is_missing(module, error):
+    lazy = module(f"def __getattr__(name): raise {error}(name)")
+    function = function_of("return lazy.extra.load()", lazy=importlib.import_module(lazy))
+    assert [*globals_of(function)] == [Variable("lazy.extra", MISSING, lazy)]
+    function = function_of(f"from {lazy} import extra")
+    assert [*imports_of(function, load=True)] == [Variable(f"{lazy}.extra", MISSING, lazy)]
+
+
+def test_what_a_module_gives_on_demand_is_followed(module):
+    lazy = module("def __getattr__(name): return [name]")
+    function = function_of("return lazy.extra", lazy=importlib.import_module(lazy))
+    assert [*globals_of(function)] == [Variable("lazy.extra", ["extra"], lazy)]
 
 
 def test_a_variable_of_an_outer_function_that_has_no_value_yet_is_missing():
