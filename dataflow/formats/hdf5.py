@@ -25,8 +25,10 @@ from dataflow.formats.columns import (
     check_num_rows,
 )
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader
+from dataflow.formats.positional import PositionalFile
 from dataflow.formats.saving import replacing, save_pass
 from dataflow.protocol.base import DataFlow
+from dataflow.system.descriptors import closed_on_error
 from dataflow.system.extras import optional
 from dataflow.transport.dtypes import dtype_name, dtype_of
 
@@ -162,18 +164,20 @@ class _HDF5Reader:
         h5py = _package()
         self.path = path
         self._h5py = h5py
-        try:
-            self._file = h5py.File(path, "r", locking=False)
-        except OSError as error:
-            raise self._damaged(error, "", os.path.getsize(path)) from error
-        try:
-            self._table, self._columns, self._num = self._open(data_paths)
-        except (RuntimeError, OSError) as error:
-            self._file.close()
-            raise self._damaged(error, "") from error
-        except BaseException:
-            self._file.close()
-            raise
+        with closed_on_error():
+            self._watched = PositionalFile(path)
+            try:
+                self._file = h5py.File(path, "r", locking=False)
+            except OSError as error:
+                raise self._damaged(error, "", os.path.getsize(path)) from error
+            try:
+                self._table, self._columns, self._num = self._open(data_paths)
+            except (RuntimeError, OSError) as error:
+                self._file.close()
+                raise self._damaged(error, "") from error
+            except BaseException:
+                self._file.close()
+                raise
 
     def _open(self, data_paths: Sequence[str] | None) -> tuple[ColumnTable, list[StoredColumn], int]:
         """Return the form of the rows, their columns, and their number."""
@@ -307,9 +311,11 @@ class _HDF5Reader:
         return self._num
 
     def close(self) -> None:
+        self._watched.close()
         self._file.close()
 
     def read(self, positions: Positions) -> Iterator[Any]:
+        self._watched.require_unchanged()
         return self._table.read(self._columns, positions)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dataflow.errors import FileDamaged
 from dataflow.formats.compression import HEAD_BYTES, compressed
-from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, runs, starts_of
+from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, parts_of, runs, starts_of
 from dataflow.formats.positional import OpenFiles, PositionalFile
 from dataflow.protocol.base import T_co
 from dataflow.protocol.failures import Budget
@@ -206,6 +206,7 @@ class _LinesReader:
         self._files.close()
 
     def read(self, positions: Positions) -> Iterator[list[Any]]:
+        self._files.require_unchanged(parts_of(self._starts, positions))
         for number, inside in by_part(self._starts, positions):
             yield from self._read_file(number, inside)
 

@@ -23,10 +23,12 @@ import numpy as np
 from dataflow.errors import DataFlowTerminated, FileDamaged
 from dataflow.formats.checksums import ALGORITHM, check_version, file_damaged
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader, runs
+from dataflow.formats.positional import PositionalFile
 from dataflow.formats.records import RecordDecoder, RecordEncoder, is_record
 from dataflow.formats.saving import replacing, save_pass
 from dataflow.protocol.base import DataFlow, T_co
 from dataflow.protocol.parameters import function
+from dataflow.system.descriptors import closed_on_error
 from dataflow.system.extras import optional
 from dataflow.transforms.mapping import MapData
 from dataflow.transport.unpacking import check_claims
@@ -227,12 +229,17 @@ class LMDBSerializer:
 class _SharedFile:
     """One open file, a snapshot of it, and its number of users."""
 
-    def __init__(self, environment: Any) -> None:
+    def __init__(self, environment: Any, file: PositionalFile) -> None:
         self.environment = environment
+        self.file = file  # the same file
         info, stat = environment.info(), environment.stat()
         self.size = (info["last_pgno"] + 1) * stat["psize"]
         self.transaction = environment.begin(buffers=self.size >= _LARGE * stat["entries"])
         self.users = 0
+
+    def close(self) -> None:
+        self.environment.close()
+        self.file.close()
 
 
 class _OpenFiles:
@@ -257,7 +264,7 @@ def _open_files() -> _OpenFiles:
                 for other in [other for other in _by_process if other != pid]:
                     # LMDB would treat them as open in this process. Only its own mapping and descriptor go.
                     for shared in _by_process.pop(other).shared.values():
-                        shared.environment.close()
+                        shared.close()
     return _by_process[pid]
 
 
@@ -293,10 +300,14 @@ class _LMDBFile:
             shared = self._open_once()
             if self._identity() == self._key:
                 return shared
-            shared.environment.close()
+            shared.close()
 
     def _open_once(self) -> _SharedFile:
-        size = os.path.getsize(self.path)
+        with closed_on_error():
+            return self._open_as(PositionalFile(self.path))
+
+    def _open_as(self, file: PositionalFile) -> _SharedFile:
+        size = file.size
         try:
             environment = self._lmdb.open(self.path, subdir=False, readonly=True, lock=False, create=False)
         except self._lmdb.Error as error:
@@ -307,7 +318,7 @@ class _LMDBFile:
                 raise
             raise file_damaged(self.path, "", f"this is not a complete LMDB file ({error}); it ends", size) from error
         try:
-            shared = _SharedFile(environment)
+            shared = _SharedFile(environment, file)
             # A short file is mapped to its claimed length, and reading behind its end would be a SIGBUS.
             if size < shared.size:
                 raise file_damaged(self.path, "", f"the file ends after {size} of {shared.size} bytes,", size)
@@ -332,6 +343,15 @@ class _LMDBFile:
             raise DataFlowTerminated(f"{self.path} was closed while it was being read")
         return self._shared.transaction
 
+    def require_unchanged(self) -> None:
+        """Check that the file is what was opened: other programs may write where the snapshot is.
+
+        Raises:
+            FileDamaged: It was changed in place.
+        """
+        if self._shared is not None:
+            self._shared.file.require_unchanged()
+
     def damaged(self, error: Exception) -> FileDamaged:
         """Return the error to raise for one of LMDB."""
         return file_damaged(self.path, "", f"LMDB cannot read it ({error})")
@@ -355,7 +375,7 @@ class _LMDBFile:
             shared.users -= 1
             if not shared.users:
                 del files.shared[self._key]
-                shared.environment.close()
+                shared.close()
 
 
 class _KeyList:
@@ -451,6 +471,7 @@ class _LMDBKeyReader:
         self._file.close()
 
     def read(self, positions: Positions) -> Iterator[Any]:
+        self._file.require_unchanged()
         return chain.from_iterable(self._batches(positions))
 
     def _batches(self, positions: Positions) -> Iterator[list[Any]]:

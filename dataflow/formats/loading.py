@@ -40,6 +40,7 @@ __all__ = [
     "by_part",
     "existing",
     "files_of",
+    "parts_of",
     "runs",
     "starts_of",
 ]
@@ -57,7 +58,12 @@ class Reader(Protocol):
         """Return the number of datapoints."""
 
     def read(self, positions: Positions) -> Iterator[Any]:
-        """Return the datapoints at these positions, in this order; neighbours are read together."""
+        """Return the datapoints at these positions, in this order; neighbours are read together.
+
+        Raises:
+            FileDamaged: Among others, the file was changed in place since it was opened. This is looked at once, at the
+                beginning.
+        """
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -233,6 +239,13 @@ def runs(positions: Positions, most: int) -> Iterator[tuple[int, int]]:
 def starts_of(num_rows: Iterable[int]) -> Positions:
     """Return where each part of a sequence begins, and the end: int64 (num_parts + 1,)."""
     return np.cumsum([0, *num_rows], dtype=np.int64)
+
+
+def parts_of(starts: Positions, positions: Positions) -> set[int]:
+    """Return the numbers of the parts that hold these positions; `starts` is what `starts_of` returns."""
+    if len(starts) == 2:
+        return {0}
+    return {*(starts.searchsorted(positions, "right") - 1).tolist()}
 
 
 def by_part(starts: Positions, positions: Positions) -> Iterator[tuple[int, Positions]]:

@@ -189,6 +189,7 @@ class _NpzReader:
         self._files.close()
 
     def read(self, positions: Positions) -> Iterator[Any]:
+        self._file.require_unchanged()
         return self._table.read(self._columns, positions)
 
     def _ours(self, archive: zipfile.ZipFile, text: bytes) -> tuple[ColumnTable, int, list[StoredColumn]]:

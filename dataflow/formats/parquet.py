@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from dataflow.errors import FileDamaged
 from dataflow.formats.arrow import TableColumn, arrow_column, check_columns, check_types
 from dataflow.formats.checksums import file_damaged
-from dataflow.formats.positional import UrlFile
+from dataflow.formats.positional import Identity, UrlFile, changed_since, identity_of
 from dataflow.system.extras import optional
 from dataflow.system.urls import is_url, reporting_url
 from dataflow.system.worker_info import worker_info
@@ -45,6 +46,7 @@ class ParquetFiles:
         self._paths = paths
         self._footers: dict[int, Any] = {}
         self._open: OrderedDict[int, tuple[Any, Any]] = OrderedDict()  # by file: the parquet file, and what it reads
+        self._identities: dict[int, Identity] = {}  # by file, as its footer was read
         self._places: list[tuple[int, int]] = []  # of each part: the file, and its row group
         self._first_rows: list[int] = []  # of each part, in its file
         self.num_rows: list[int] = []
@@ -138,6 +140,21 @@ class ParquetFiles:
         """Return the file of a part, and the number of its first row there."""
         return self._paths[self._places[number][0]], self._first_rows[number]
 
+    def require_unchanged(self, numbers: Iterable[int]) -> None:
+        """Check the files of these parts that are open; the others are checked when they are opened again.
+
+        Raises:
+            FileDamaged: One has changed since its footer was read.
+        """
+        for k in {self._places[number][0] for number in numbers} & self._open.keys():
+            self._require(k, self._open[k][1])
+
+    def _require(self, k: int, source: Any) -> None:
+        if not is_url(self._paths[k]):
+            found = identity_of(os.fstat(source.fileno()))
+            if self._identities.setdefault(k, found) != found:
+                raise changed_since(self._paths[k])
+
     def close(self) -> None:
         """Close the files. They are opened again when they are read."""
         while self._open:
@@ -151,11 +168,14 @@ class ParquetFiles:
             if is_url(path):
                 url = UrlFile(path)
                 url.read(0, min(1, url.size))  # copies the file, if its server sends no parts
+                if self._identities.setdefault(k, url.identity) != url.identity:
+                    raise changed_since(path)
                 source = url.stream()
                 url.close()
             else:
                 source = self._arrow.OSFile(path)
             try:
+                self._require(k, source)
                 self._open[k] = self._parquet.ParquetFile(source, metadata=footer), source
             except BaseException:
                 source.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import IO, Any, Final
 
 import numpy as np
@@ -15,7 +15,10 @@ from dataflow.formats.checksums import file_damaged
 from dataflow.system.descriptors import Descriptor
 from dataflow.system.urls import change_of, filesystem_of, info_of, is_url, reporting_url, require_copy, require_end
 
-__all__ = ["OpenFiles", "PositionalFile", "UrlFile", "open_positional"]
+__all__ = ["Identity", "OpenFiles", "PositionalFile", "UrlFile", "changed_since", "identity_of", "open_positional"]
+
+Identity = list[int | str]
+"""The state of a file: its size in bytes, and its time of change in nanoseconds, or what a server says about that."""
 
 _MAX_OPEN: Final = 64  # files, of one source
 
@@ -23,6 +26,16 @@ _MAX_OPEN: Final = 64  # files, of one source
 def open_positional(path: str) -> PositionalFile:
     """Open a file, or a URL."""
     return UrlFile(path) if is_url(path) else PositionalFile(path)
+
+
+def identity_of(status: os.stat_result) -> Identity:
+    """Return the state of a file on this machine."""
+    return [status.st_size, status.st_mtime_ns]
+
+
+def changed_since(path: str) -> FileDamaged:
+    """Return the error about a file that is not what was opened."""
+    return FileDamaged(f"{path} has changed since it was opened: call close() to read it anew", path=path)
 
 
 class PositionalFile:
@@ -41,8 +54,8 @@ class PositionalFile:
         self._lock = threading.Lock()  # used if a read needs a position (Windows)
         status = os.fstat(self._file.fd)
         self.size = status.st_size
-        self.identity: list[int | str] = [status.st_size, status.st_mtime_ns]
-        """The state of the file: its size in bytes, and its time of change in nanoseconds."""
+        self.identity = identity_of(status)
+        """The state in which it was opened."""
 
     def read(self, offset: int, size: int, place: str = "") -> Any:
         """Return `size` bytes from `offset` on, in memory of their own: an array uint8 (size,).
@@ -54,6 +67,17 @@ class PositionalFile:
         data = np.empty(size, np.uint8)
         self.read_into(data, offset, place)
         return data
+
+    def require_unchanged(self) -> None:
+        """Check that the file is what was opened: a copy that is written over it, for example, changes it in place.
+
+        It takes a microsecond. A file that was put in its place under the same name does not matter to the open one.
+
+        Raises:
+            FileDamaged: It has changed.
+        """
+        if identity_of(os.fstat(self._fd())) != self.identity:
+            raise changed_since(self.path)
 
     def read_into(self, buffer: Any, offset: int, place: str) -> None:
         """Fill a writable buffer with the bytes from `offset` on. Raises as `read` does."""
@@ -135,6 +159,9 @@ class UrlFile(PositionalFile):
             self.size = int(about["size"])
         self.identity = [self.size, change_of(about)]
 
+    def require_unchanged(self) -> None:
+        """No-op: each call would be a request to the server."""
+
     def stream(self, buffering: int = -1) -> IO[bytes]:
         if self._copy is not None:
             return super().stream(buffering)
@@ -198,7 +225,7 @@ class OpenFiles:
         self._lock = threading.Lock()
         self._open: OrderedDict[int, PositionalFile] = OrderedDict()  # files on this machine, the last one read last
         self._urls: dict[int, UrlFile] = {}
-        self._identities: dict[int, list[int | str]] = {}  # of files that were open before
+        self._identities: dict[int, Identity] = {}  # of files that were open before
         self._is_closed = False
 
     def read(self, number: int, offset: int, size: int, place: str = "") -> Any:
@@ -226,15 +253,28 @@ class OpenFiles:
             if isinstance(file, UrlFile):
                 self._urls[number] = file
                 return file
+            if self._identities.setdefault(number, file.identity) != file.identity:
+                file.close()
+                raise changed_since(file.path)
             self._open[number] = file
             while len(self._open) > _MAX_OPEN:
                 self._open.popitem(last=False)[1].close()
-            if self._identities.setdefault(number, file.identity) != file.identity:
-                raise FileDamaged(
-                    f"{file.path} has changed since it was opened: call close() to read it anew", path=file.path
-                )
         self._open.move_to_end(number)
         return file
+
+    def expect(self, number: int, identity: Identity) -> None:
+        """Refuse the file `number` when it is opened, unless it is in this state."""
+        self._identities.setdefault(number, identity)
+
+    def require_unchanged(self, numbers: Iterable[int]) -> None:
+        """Check those of the files that are open; the others are checked when they are opened again.
+
+        Raises:
+            FileDamaged: One has changed.
+        """
+        with self._lock:
+            for file in filter(None, map(self._open.get, numbers)):
+                file.require_unchanged()
 
     def close(self) -> None:
         """Close all files. Idempotent."""

@@ -97,6 +97,7 @@ class _LineReader:
         self._file.close()
 
     def read(self, positions: Positions) -> Iterator[Any]:
+        self._file.require_unchanged()
         for k in positions.tolist():
             begin = self._lines[k]
             after = self._lines[k + 1] if k + 1 < len(self._lines) else self._file.size

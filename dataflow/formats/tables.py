@@ -34,7 +34,7 @@ from dataflow.formats.arrow import (
     column_of,
     join_arrays,
 )
-from dataflow.formats.loading import PositionalSource, Positions, by_part, files_of, starts_of
+from dataflow.formats.loading import PositionalSource, Positions, by_part, files_of, parts_of, starts_of
 from dataflow.formats.parquet import ParquetFiles
 from dataflow.protocol.base import Blocks, DataFlow
 from dataflow.protocol.datapoint import present
@@ -153,7 +153,9 @@ class TableData(ToleratesFailures[dict[str, Any]], PositionalSource[dict[str, An
                 "the files, so it would be lost: name the columns to read in columns=, or pass a table that has it, "
                 "such as pyarrow.dataset.dataset(folder, partitioning='hive').to_table()"
             )
-        return _TableReader(files.columns, files.num_rows, files.load, files.named, close=files.close)
+        return _TableReader(
+            files.columns, files.num_rows, files.load, files.named, check=files.require_unchanged, close=files.close
+        )
 
     def _partitions(self) -> set[str]:
         """Return the names of columns in the names of folders, as Hive writes them: ``year=2020/rows.parquet``.
@@ -272,6 +274,7 @@ class _TableReader:
         load: Returns the columns of a part, and their size in bytes.
         is_in_memory: All parts are in memory already, so none is dropped.
         named: Returns the name of the table, or of the file of a part, and the part's first row in it.
+        check: Raises if what `load` reads of these parts has changed.
         close: Closes what `load` reads.
     """
 
@@ -283,12 +286,14 @@ class _TableReader:
         named: Callable[[int], tuple[str, int]],
         *,
         is_in_memory: bool = False,
+        check: Callable[[Set[int]], None] = lambda parts: None,
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._names = names
         self._starts = starts_of(num_rows)
         self._load = load
         self._named = named
+        self._check = check
         self._close = close
         self._is_in_memory = is_in_memory
         self._max_bytes = sys.maxsize if is_in_memory else _KEPT_BYTES
@@ -316,7 +321,7 @@ class _TableReader:
         Raises:
             FileDamaged: A row cannot be read; names file, row or row group, and column.
         """
-        self._try_again()
+        self._begin(positions)
         begin = 0
         while begin < len(positions):
             end = begin + self._num_at_once(int(positions[begin]))
@@ -361,7 +366,7 @@ class _TableReader:
             ShapeMismatch: Some rows form no array; names column and row.
             FileDamaged: A row cannot be read; names file, row or row group, and column.
         """
-        self._try_again()
+        self._begin(positions)
         parts, order = self._parts(positions)
         arrays: dict[Any, list[NDArray[Any]]] = {name: [] for name in self._names}
         for part in parts:
@@ -477,8 +482,15 @@ class _TableReader:
                 self._kept.move_to_end(number)
             return found[0]
 
-    def _try_again(self) -> None:
-        """Forget the parts that could not be loaded for another reason than their content."""
+    def _begin(self, positions: Positions) -> None:
+        """Check the files of these rows, and forget the parts that could not be loaded for another reason than content.
+
+        Raises:
+            FileDamaged: A file has changed since it was opened.
+        """
+        if not self._is_in_memory:
+            with self._lock:
+                self._check(parts_of(self._starts, positions))
         if self._damaged:
             with self._lock:
                 self._damaged = {k: error for k, error in self._damaged.items() if isinstance(error, ValueError)}

@@ -120,6 +120,7 @@ class RecordReader:
             raise file_damaged(self._file.path, "", "the file ends without the record that is marked as its last,", end)
 
     def read(self, positions: Positions) -> Iterator[Any]:
+        self._file.require_unchanged()
         decoder = RecordDecoder(self._file.path, pickled=self._pickled)
         most = max(1, _AT_ONCE // self._mean_size) if self._mean_size < _LARGE else 1
         for first, end in runs(positions, most):

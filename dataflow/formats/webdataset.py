@@ -35,9 +35,9 @@ from dataflow.formats.checksums import file_damaged
 from dataflow.formats.compression import HEAD_BYTES, compressed
 from dataflow.formats.index_files import Offsets, read_index, write_index
 from dataflow.formats.json_lines import finite
-from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, runs, starts_of
+from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, parts_of, runs, starts_of
 from dataflow.formats.npy import array_of
-from dataflow.formats.positional import OpenFiles, PositionalFile, UrlFile
+from dataflow.formats.positional import OpenFiles, PositionalFile, UrlFile, identity_of
 from dataflow.protocol.failures import Budget
 from dataflow.protocol.parameters import flag
 from dataflow.protocol.seeding import Table
@@ -296,6 +296,7 @@ class _ShardsReader:
         self._files.close()
 
     def read(self, positions: Positions) -> Iterator[list[Any]]:
+        self._files.require_unchanged(parts_of(self._starts, positions))
         for number, inside in by_part(self._starts, positions):
             yield from self._read_shard(number, inside)
 
@@ -329,8 +330,9 @@ class _ShardsReader:
     def _identity(self, number: int) -> tuple[Any, ...]:
         path = self._paths[number]
         if not is_url(path):
-            status = os.stat(path)
-            return path, status.st_size, status.st_mtime_ns
+            identity = identity_of(os.stat(path))
+            self._files.expect(number, identity)
+            return path, *identity
         try:
             return path, *self._files.open(number).identity
         except OSError as error:

@@ -383,9 +383,10 @@ def test_a_record_that_changes_after_it_was_verified_is_named(tmp_path):
     path = Path(LMDB.saved(tmp_path, [[f"text {k}"] for k in range(3)]))
     with LMDB.load(path, shuffle=False) as df:
         assert list(df) == [["text 0"], ["text 1"], ["text 2"]]
-        content = path.read_bytes()
+        content, written = path.read_bytes(), path.stat().st_mtime_ns
         with path.open("r+b") as file:  # not replaced: it is mapped
             file.write(content.replace(b"\xa6text 1", b"\xc1text 1"))
+        os.utime(path, ns=(written, written))  # as a disk that fails
         with pytest.raises(FileDamaged, match=r"key b'00000001': .*checksum"):
             list(df)
 

@@ -1,16 +1,21 @@
 """What all nodes over files share: their paths, a reader that is opened once, and the order of blocks."""
 
+import io
 import os
+import re
+import tarfile
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
 
-from dataflow import JSONLinesData, WebDatasetData
+from dataflow import DataFromList, JSONLinesData, SVMLightData, TableData, WebDatasetData
+from dataflow.errors import FileDamaged
 from dataflow.formats import loading
 from dataflow.formats.tfrecord import TFRecordData
 from dataflow.protocol.state import state_of
-from tests.formats.files import NPZ, TFRECORD, write_shard
+from tests.formats.files import FORMATS, NPZ, TFRECORD, write_shard
 from tests.support.contract import seeded
 
 
@@ -68,6 +73,64 @@ def test_of_two_threads_that_begin_at_once_one_opens_the_file(tmp_path):
 
         state.lock = Lying(by_another)
         assert df.reader() is opened[0]
+
+
+def write_lines(num, path):
+    with open(path, "w") as file:
+        file.writelines(f'{{"k": {10 * num + k}}}\n' for k in range(num))
+
+
+def write_svm(num, path):
+    with open(path, "w") as file:
+        file.writelines(f"{10 * num + k} 1:1\n" for k in range(num))
+
+
+def write_parquet(num, path):
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"k": [10 * num + k for k in range(num)]})
+    pytest.importorskip("pyarrow.parquet").write_table(table, path)
+
+
+def write_shard(num, path):
+    with tarfile.open(path, "w") as tar:
+        for k in range(num):
+            member = tarfile.TarInfo(f"{k}.txt")
+            member.size = 2
+            tar.addfile(member, io.BytesIO(str(10 * num + k).encode()))
+
+
+def writer_of(form):
+    return lambda num, path: form.save(DataFromList([[10 * num + k] for k in range(num)], shuffle=False), path)
+
+
+SOURCES = {
+    "lines.jsonl": (write_lines, JSONLinesData),
+    "rows.svm": (write_svm, partial(SVMLightData, shuffle=False)),
+    "rows.parquet": (write_parquet, TableData),
+    "shard.tar": (write_shard, WebDatasetData),
+    **{f"file.{form.name}": (writer_of(form), partial(form.load, shuffle=False)) for form in FORMATS},
+}
+every_source = pytest.mark.parametrize("name", SOURCES)
+
+
+def numbers_in(df):
+    """The number of two digits in each datapoint of a pass."""
+    return [int(re.findall(r"[23]\d", str(dp))[0]) for dp in df]
+
+
+@every_source
+def test_a_file_that_is_written_anew_in_place_is_refused_until_it_is_closed(name, tmp_path):
+    write, make = SOURCES[name]
+    path, other = tmp_path / name, tmp_path / f"other_{name}"
+    write(2, path), write(3, other)
+    with make(str(path)) as df:
+        assert numbers_in(df) == [20, 21]
+        path.write_bytes(other.read_bytes())  # as cp does
+        for read in (list, lambda df: df[1]):
+            with pytest.raises(FileDamaged, match=rf"{name} has changed since it was opened: call close\(\)"):
+                read(df)
+        df.close()
+        assert numbers_in(df) == [30, 31, 32]
 
 
 def test_block_shuffle_without_shuffle_is_refused(tmp_path):

@@ -102,9 +102,41 @@ def test_a_file_that_has_changed_before_it_is_opened_again_is_refused(paths):
     with open(paths[0], "wb") as file:
         file.write(bytes(10))
     os.utime(paths[0], (1, 1))
+    for _ in range(2):
+        with pytest.raises(FileDamaged, match=r"0 has changed since it was opened: call close\(\)"):
+            files.read(0, 0, 1)
+    files.close()
+
+
+def test_a_file_that_is_not_in_the_expected_state_is_refused(paths):
+    files = OpenFiles(paths)
+    files.expect(0, [10, 1])
     with pytest.raises(FileDamaged, match=r"0 has changed since it was opened: call close\(\)"):
         files.read(0, 0, 1)
     files.close()
+
+
+def test_of_many_files_those_that_are_open_are_compared(paths):
+    files = OpenFiles(paths)
+    files.read(0, 0, 1), files.read(1, 0, 1)
+    os.utime(paths[0], (1, 1))
+    files.require_unchanged([1, 2, 3])
+    with pytest.raises(FileDamaged, match=r"0 has changed since it was opened: call close\(\)"):
+        files.require_unchanged([0, 1])
+    files.close()
+
+
+def test_a_file_that_is_changed_in_place_is_refused_and_one_that_is_replaced_is_not(path, tmp_path):
+    file = PositionalFile(path)
+    file.require_unchanged()
+    (tmp_path / "other").write_bytes(bytes(3))
+    os.rename(path, tmp_path / "kept")
+    os.rename(tmp_path / "other", path)
+    file.require_unchanged()
+    (tmp_path / "kept").write_bytes(bytes(5))
+    with pytest.raises(FileDamaged, match=r"file has changed since it was opened: call close\(\)"):
+        file.require_unchanged()
+    file.close()
 
 
 def test_urls_stay_open(system, paths):
