@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dataflow.errors import FileDamaged, MissingExtra, NotReproducible
+from dataflow.errors import FileDamaged, LengthUnknown, MissingExtra, NotReproducible
 from dataflow.formats.checksums import masked_crc32
 from dataflow.formats.loading import PathLike
 from dataflow.formats.records import RecordEncoder, is_record
@@ -22,7 +22,7 @@ from dataflow.formats.tfrecord import HEADER, RecordReader, writing
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.protocol.changes import Snapshot
 from dataflow.protocol.fingerprints import describe, digest
-from dataflow.protocol.passes import known_length, open_flow, until_closed, walk
+from dataflow.protocol.passes import fill_files, known_length, open_flow, until_closed, walk
 from dataflow.protocol.pauses import pausing
 from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import state_of
@@ -34,14 +34,16 @@ __all__ = ["DiskCacheData"]
 _log = logging.getLogger("dataflow.formats")
 
 _VERSION = 1
+_FIRST = "iterate DiskCacheData itself once first, as in: for _ in cache: break"
 
 
 class DiskCacheData(ProxyDataFlow[T_co]):
     """Read one pass of the input, store it in a file, and return it in every pass of this run and later ones.
 
     The first iteration fills the file, completely, before the first datapoint is returned; a run that is interrupted
-    meanwhile leaves nothing. Later iterations, in this process or in another one, read the file, and the input is
-    not even reset. Of several workers that start at once, one fills the file, and the others wait.
+    meanwhile leaves nothing. Only then is the number of datapoints known, if a map below drops some. Later iterations,
+    in this process or in another one, read the file, and the input is not even reset. Of several workers that start at
+    once, one fills the file, and the others wait.
 
     Shuffle the output with `ShuffleData`. The file belongs to its `fingerprint`: with another one it is filled
     again, and a warning says what has changed. Random numbers of the input are drawn once; with another seed the file
@@ -70,6 +72,8 @@ class DiskCacheData(ProxyDataFlow[T_co]):
             runs, or does not exist yet; names it.
         NotStorable: A datapoint cannot be stored; names its component.
         OSError: For example, the disk is full. No partial file is left.
+        LengthUnknown: `len` before the file is filled, if the length of `ds` is unknown; or while iterating: the
+            workers of a runner above have filled the file, and `ds` had dropped datapoints.
 
     Example:
         >>> import os, tempfile
@@ -85,6 +89,7 @@ class DiskCacheData(ProxyDataFlow[T_co]):
     _df_run_settings = frozenset({"_broke_off"})
     _df_snapshot: Snapshot | None = None  # what `_description` was derived from; None for the user's fingerprint
     _df_remote_inputs = True  # they are reset only where the file is filled
+    _df_fills_file = True
     _df_grain = 1
 
     def __init__(
@@ -132,7 +137,12 @@ class DiskCacheData(ProxyDataFlow[T_co]):
 
     def __len__(self) -> int:
         reader = self._reader()
-        return len(self.ds) if reader is None else len(reader) - 1
+        if reader is not None:
+            return len(reader) - 1
+        try:
+            return len(self.ds)
+        except LengthUnknown as error:
+            raise LengthUnknown(f"{error}. It is known once {self.path} is filled: {_FIRST}") from error
 
     def reset_state(self) -> None:
         state_of(self).own(self, None)
@@ -146,9 +156,17 @@ class DiskCacheData(ProxyDataFlow[T_co]):
         yield from pass_by_index(self, p, stream)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
+        counted = known_length(self)  # the indexes may follow from it
         self._notice_changes()
         parts = map(partial(self._read, stream), blocks)
-        return pausing(chain(self._filling(stream), chain.from_iterable(parts)), self._df_waits)
+        return pausing(chain(self._filling(stream, counted), chain.from_iterable(parts)), self._df_waits)
+
+    def _df_fill_file(self, stream: Stream) -> None:
+        # A timeout would break the attempt off. A file that is there is compared with the flow later, once a pass.
+        if not self._df_waits and self._reader() is None:
+            self._notice_changes()
+            for _ in self._filling(stream):
+                pass
 
     def _read(self, stream: Stream, indexes: Indexes) -> Iterator[Any]:
         reader = self._reader()
@@ -177,12 +195,22 @@ class DiskCacheData(ProxyDataFlow[T_co]):
 
     # -- the file ------------------------------------------------------------------------------------------------------
 
-    def _filling(self, stream: Stream) -> Iterator[Any]:
-        """Fill the file, unless it is there; yields only pauses."""
+    def _filling(self, stream: Stream, counted: int | None = None) -> Iterator[Any]:
+        """Fill the file, unless it is there; yields only pauses.
+
+        Raises:
+            LengthUnknown: It has another number of datapoints than `counted`, from which indexes were computed before.
+        """
         if self._reader() is None:
             with alone(self.path, f"{type(self).__name__} waits for another process or thread to fill {self.path}"):
                 if self._reader(explain=True) is None:  # not filled meanwhile, by another thread or process
                     yield from self._fill(stream)
+            if counted is not None and counted != (n := len(self)):
+                raise LengthUnknown(
+                    f"{self.path} has been filled now, with {n} datapoints, but before, {counted} were expected, and "
+                    "the nodes above have computed positions from that: a map has dropped datapoints, or the flow has "
+                    f"changed. The file is kept, so the next run is right. To have it before it is needed, {_FIRST}"
+                )
 
     def _reader(self, *, explain: bool = False) -> RecordReader | None:
         """Return the open file; None if there is none of this fingerprint."""
@@ -235,7 +263,8 @@ class DiskCacheData(ProxyDataFlow[T_co]):
         head = {"version": _VERSION, "fingerprint": self.fingerprint, "description": self._description}
         self._rewind_input()
         self._broke_off = True
-        open_flow(self.ds, stream)
+        if open_flow(self.ds, stream):
+            fill_files(self.ds, stream)
         with writing(self.path, masked_crc32, overwrite=True) as write:
             write(encoder.encode(head))
             yield from writing_all(

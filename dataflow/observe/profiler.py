@@ -28,7 +28,7 @@ from dataflow.observe.representation import chain_rows
 from dataflow.protocol.base import DataFlow, close_flow, require_flow
 from dataflow.protocol.datapoint import HOLE
 from dataflow.protocol.parameters import seconds as checked_seconds
-from dataflow.protocol.passes import copy_chain, open_flow, passes_on, root_stream, walk
+from dataflow.protocol.passes import copy_chain, fill_files, open_flow, passes_on, root_stream, walk
 from dataflow.system.machine import available_cores, processor_times
 from dataflow.system.thread_frames import current_frames
 from dataflow.system.worker_process import keep_freed_memory
@@ -401,7 +401,8 @@ def _copy_without_workers(df: DataFlow) -> dict[int, Any]:
 def _passes(df: DataFlow) -> Iterator[Any]:
     """Pass after pass of a flow in this process."""
     stream = root_stream(df)
-    open_flow(df, stream)
+    if open_flow(df, stream):
+        fill_files(df, stream)
     return passes_on(df, stream)
 
 

@@ -37,6 +37,7 @@ from dataflow.errors import Dropped, LengthUnknown, NotAddressable
 from dataflow.protocol.datapoint import HOLE, present
 from dataflow.protocol.passes import (
     UserCode,
+    fill_files,
     innermost_pass,
     next_pass,
     open_flow,
@@ -157,6 +158,9 @@ class DataFlow(GenericIn[T_co]):
 
     _df_caches: ClassVar[bool] = False
     """Whether the node keeps one pass of its input in memory, and makes no other."""
+
+    _df_fills_file: ClassVar[bool] = False
+    """Whether the node fills a file with its first pass, in ``_df_fill_file(stream)``, unless the file is there."""
 
     _df_counts_passes: ClassVar[bool] = False
     """Whether the node keeps a position of its own, so that it counts passes also where code begins it."""
@@ -501,7 +505,8 @@ class DataFlow(GenericIn[T_co]):
                 "passes: iterate it instead, or put the datapoints into a list (DataFromList)"
             )
         stream = root_stream(self)
-        open_flow(self, stream)
+        if open_flow(self, stream):
+            fill_files(self, stream)
         if isinstance(index, slice):
             indexes = _indexes(index)
             return pick(lambda: list(present(self._df_at([indexes], stream))))

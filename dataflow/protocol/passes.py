@@ -26,6 +26,7 @@ __all__ = [
     "check_length",
     "code_of",
     "copy_chain",
+    "fill_files",
     "in_worker",
     "current_round",
     "enter_code",
@@ -518,14 +519,17 @@ def next_pass(df: Node) -> Iterator[Any]:
     if code is not None and (state in code.inputs or not df._df_counts_passes):
         following = code.next_of(df)
         p, stream = following.claim()
-        open_flow(df, following.reset)
+        if open_flow(df, following.reset):
+            fill_files(df, stream)
         datapoints = df._df_run_pass(p, stream)
         return datapoints
     with state.lock:  # of two threads that begin, each gets a number; a flow closed from here on ends this pass
         p, stream = state.passes, root_stream(df)
         state.passes += 1
-        open_flow(df, stream)
+        has_files = open_flow(df, stream)
         session = state.session
+    if has_files:  # under no lock: it may take hours
+        fill_files(df, stream)
     if df._df_user_written and not df._df_remote_inputs:
         steps = _user_pass_until_closed(df, p, stream, session)
         return pausing(steps, df._df_waits, code_of(df))
@@ -571,17 +575,37 @@ def root_stream(df: Node) -> Stream:
     return replace(stream, root=state.root(), drawn=False) if state.fixed else stream
 
 
-def open_flow(df: Node, stream: Stream) -> None:
+def open_flow(df: Node, stream: Stream) -> bool:
     """Prepare `df` in this process to be iterated at `stream`: every node is reset, unless it is ready.
 
     A user's `reset_state` may not reset its input, so every node is checked, not only the first.
+
+    Returns:
+        Whether a node below `df` fills a file: `fill_files` does that before `df` asks for a length.
     """
     with state_of(df).lock:  # of two threads that begin, one resets
-        states = [*map(state_of, walk(df))]
+        nodes = [*walk(df)]
+        states = [*map(state_of, nodes)]
         ready = [state for state in states if state.ready]
         if len(ready) < len(states):
             assign_streams(df, stream)
             reset_in_round(lambda done: _reset_all(df), ready)
+            nodes = [*walk(df)]  # a reset may assign inputs
+        return any(node._df_fills_file for node in nodes if node is not df)
+
+
+def fill_files(df: Node, stream: Stream) -> None:
+    """Let the nodes below `df` fill their files, which say how many datapoints there are, before the first pass.
+
+    Not in workers: the consumer has counted their indexes before, and a node that fills its file later notices that.
+    """
+    if not df._df_remote_inputs:
+        level = df._df_depth.level
+        for j, ds in enumerate(df._df_inputs):
+            place = stream.turn(level, j)
+            if ds._df_fills_file:
+                ds._df_fill_file(place)
+            fill_files(ds, place)
 
 
 def _reset_all(df: Node) -> None:

@@ -17,18 +17,25 @@ import pytest
 import dataflow
 from dataflow import (
     BatchData,
+    CacheData,
     DataFlow,
     DataFromGenerator,
     DataFromList,
     DiskCacheData,
     FileDamaged,
+    FilterData,
     ImageFolderData,
     JSONLinesData,
+    LengthUnknown,
     MapData,
     MapDataComponent,
     MultiProcessRunnerZMQ,
+    MultiThreadRunner,
     NotStorable,
+    RandomMixData,
     RepeatedData,
+    ResumableData,
+    ShardData,
     ShuffleData,
     SVMLightData,
     TableData,
@@ -100,6 +107,69 @@ def test_the_node_keeps_the_contract(tmp_path):
     check_node(
         lambda: DiskCacheData(flow([[np.full(2, k), k] for k in range(8)]), tmp_path / str(next(paths))), source=True
     )
+
+
+def odd_only(dp):
+    return dp if dp[0] % 2 else None
+
+
+@pytest.mark.parametrize("drops", [lambda ds: MapData(ds, odd_only), lambda ds: FilterData(ds, odd_only)])
+@pytest.mark.parametrize(
+    "above",
+    [
+        ShuffleData,
+        CacheData,
+        ResumableData,
+        lambda ds: CacheData(ds, shuffle=True),
+        lambda ds: RandomMixData([ds]),
+        lambda ds: MapData(ShuffleData(MapData(ds, list)), list),
+        lambda ds: ShuffleData(DiskCacheData(ShuffleData(ds), f"{ds.path}.above", fingerprint="x")),
+    ],
+)
+def test_the_run_that_fills_the_file_yields_each_datapoint_once_if_a_map_drops(above, drops, path):
+    with above(DiskCacheData(drops(flow([[k] for k in range(10)])), path)) as df:
+        assert [sorted(df) for _ in range(2)] == [[[1], [3], [5], [7], [9]]] * 2
+        assert len(df) == 5
+
+
+def test_the_first_datapoint_by_index_is_that_of_a_filled_file(path):
+    with seeded(1), ShuffleData(DiskCacheData(MapData(flow([[k] for k in range(10)]), odd_only), path)) as df:
+        first = df[3]
+        assert first == df[3] == df[3:4][0]
+
+
+def test_ranks_divide_the_datapoints_of_a_file_that_the_first_one_fills(path):
+    got = []
+    for rank in range(2):
+        cache = DiskCacheData(FilterData(flow([[k] for k in range(10)]), odd_only), path)
+        with ShardData(cache, rank, 2, tail="keep") as df:
+            got += list(df)
+    assert sorted(got) == [[1], [3], [5], [7], [9]]
+
+
+def test_a_file_that_workers_fill_with_fewer_datapoints_than_were_divided_is_an_error_once(path):
+    def make():
+        return MultiThreadRunner(lambda: ShuffleData(cache()), 2, 1, strict=True)
+
+    def cache():
+        return DiskCacheData(MapData(flow([[k] for k in range(10)]), odd_only), path)
+
+    with (
+        make() as df,
+        pytest.raises(LengthUnknown, match="filled now, with 5 datapoints, but before, 10 were expected"),
+    ):
+        list(df)
+    with make() as df:
+        assert sorted(df) == [[1], [3], [5], [7], [9]]
+
+
+def test_a_length_that_is_unknown_before_the_file_is_filled_says_what_to_do(path):
+    with DiskCacheData(FilterData(flow([[k] for k in range(10)]), odd_only), path) as cache:
+        with pytest.raises(LengthUnknown, match=r"known once .* is filled: iterate DiskCacheData itself once first"):
+            len(cache)
+        for _ in cache:
+            break
+        assert len(cache) == 5
 
 
 def test_arrays_may_be_changed_without_changing_the_cache(log, path):
