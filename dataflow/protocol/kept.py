@@ -79,7 +79,17 @@ def report(parts: Sequence[KeptInWorker], kept: Sequence[dict[str, Any]]) -> Non
 
 
 def give(ds: Node, kept: Sequence[dict[str, Any]], *, to_workers_only: bool = False) -> None:
-    """Give nodes what they keep as their next pass begins: `restore` puts it into attributes, here or in workers."""
+    """Give nodes what they keep as their next pass begins: `restore` puts it into attributes, here or in workers.
+
+    Args:
+        ds: The flow.
+        kept: What each of the `own_nodes` gets.
+        to_workers_only: The next pass follows the last one, which was left early: nodes here keep what they have.
+            Otherwise it follows from `kept`, and no node looks at what was read ahead before.
+    """
+    if not to_workers_only:
+        for df in walk(ds, everywhere=True):
+            state_of(df).continued.begin_again()
     here = {id(df) for df in walk(ds)}
     for df, given in zip(own_nodes(ds), kept, strict=True):
         if id(df) not in here:

@@ -98,6 +98,24 @@ def test_a_state_that_is_loaded_later_goes_back():
     assert [dp[1] for dp in df] == [2] * NUM
 
 
+@pytest.mark.parametrize(
+    "above",
+    [in_process, in_thread, ABOVE["below a parallel map"], ABOVE["in a thread in a thread"]],
+    ids=["process", "thread", "map", "in a thread in a thread"],
+)
+def test_a_state_that_is_loaded_after_a_loop_that_was_left_early_goes_back(above):
+    with ResumableData(above(lambda: Keeping(0, value, add))) as df:
+        first = df.state_dict()
+        expected = passes(df, 2)
+        second = df.state_dict()
+        next(iter(df))
+        df.load_state_dict(first)
+        assert passes(df, 2) == expected
+        next(iter(df))
+        df.load_state_dict(second)
+        assert passes(df, 1) == [[("list", [k, 2]) for k in range(NUM)]]
+
+
 def test_below_a_cache_nothing_is_kept():
     check_resuming(lambda: CacheData(Keeping(np.random.default_rng(1), of_pcg), shuffle=False))
 
