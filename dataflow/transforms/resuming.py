@@ -151,7 +151,8 @@ class ResumableData(ProxyDataFlow[T_co]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was saved: the next loop begins there.
 
-        The root seed of the state becomes that of this flow, unless the program has called `dataflow.seed`. Functions
+        The root seed of the state becomes that of this flow. If the program calls `dataflow.seed`, that must be before,
+        and with the same number; afterwards it is an error in the middle of a pass. Functions
         are compared by name; if their code has changed, a warning names them.
 
         A state of a chain with a shard may be loaded with another number of ranks, and then with another size of the
@@ -163,7 +164,8 @@ class ResumableData(ProxyDataFlow[T_co]):
 
         Raises:
             StateMismatch: `state` is malformed, or belongs to another chain, another seed or another version; or the
-                number of ranks has changed, and a node above the shard has an order of its own on each rank.
+                number of ranks has changed, and a node above the shard has an order of its own on each rank. Also as
+                the next loop begins: `dataflow.seed` was called in between.
         """
         self._df_load(state)
 
@@ -316,6 +318,8 @@ class ResumableData(ProxyDataFlow[T_co]):
         resumed_at = flow_state.part(Resumed)
         with flow_state.lock:  # what another thread skips goes to this iteration, or is found by it
             before = resumed_at.bookmark
+            if before is not None and before.p == p:
+                _require_root(before, stream, flow_state)
             mark = resumed_at.bookmark = _Bookmark(p, stream)
             restore(self.ds)
             mark.kept = kept_by(self.ds)
@@ -469,6 +473,17 @@ def begin_of(state: FlowState, p: int = 0) -> _Bookmark:
     The number of passes in `state` does not say it: another thread may have counted an iteration that it only begins.
     """
     return _Bookmark(p, Stream(state.root(), drawn=current_root() is None and not state.fixed))
+
+
+def _require_root(mark: _Bookmark, stream: Stream, flow_state: FlowState) -> None:
+    """Check that the position of a loaded state is one in the pass that begins."""
+    if mark.loaded and mark.root != stream.root and (mark.offset or mark.begin):
+        flow_state.passes = mark.p  # this one has not begun
+        raise StateMismatch(
+            f"the state was saved with the seed {mark.root}, in the middle of pass {mark.p}, but since it was loaded, "
+            f"this program has called dataflow.seed({stream.root}), whose passes have another order. Call "
+            "dataflow.seed before load_state_dict, with the same number; or leave out the call"
+        )
 
 
 def _not_whole(position: int, per_step: int) -> str:

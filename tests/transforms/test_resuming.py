@@ -523,11 +523,26 @@ def test_the_same_seed_is_accepted_and_another_one_raises():
         resumed(lambda: numbers(5), state)
 
 
-def test_a_seed_that_is_set_after_loading_wins():
-    _, state = saved_after(lambda: numbers(20), 2)
+@pytest.mark.parametrize("make", [lambda: numbers(20), lambda: FilterData(numbers(20), bool)])
+def test_another_seed_after_loading_is_refused_in_the_middle_of_a_pass_and_the_position_is_kept(make):
+    with seeded(5):
+        expected = [plain(dp) for dp in make()]
+        _, state = saved_after(make, 2)
+    df = resumed(make, state)
+    message = r"with the seed 5, in the middle of pass 0, .* called dataflow.seed\(6\).* before load_state_dict"
+    for _ in range(2):
+        with seeded(6), pytest.raises(StateMismatch, match=message):
+            next(iter(df))
+    with seeded(5):
+        assert [plain(dp) for dp in df] == expected[2:]
+
+
+def test_another_seed_after_loading_wins_at_the_beginning_of_a_pass():
+    with seeded(5):
+        _, state = saved_after(lambda: numbers(20), 20)
     df = resumed(lambda: numbers(20), state)
     with seeded(6):
-        assert list(df) == numbers(20)[0:20]
+        assert list(df) == numbers(20)[20:40]
 
 
 # -- states of other chains --------------------------------------------------------------------------------------------
