@@ -47,6 +47,7 @@ from dataflow.protocol.base import DataFlow
 from dataflow.protocol.passes import known_length, walk
 from dataflow.protocol.seeding import Table
 from dataflow.protocol.state import flows_in, holds_only_inputs
+from dataflow.protocol.user_nodes import is_ours
 from dataflow.system.pickling import found_in, name_where_found
 from dataflow.system.references import (
     MAX_ITEMS,
@@ -68,6 +69,7 @@ __all__ = [
     "Description",
     "changed_code",
     "describe",
+    "describe_again",
     "describe_flow",
     "describe_imported",
     "difference",
@@ -101,6 +103,34 @@ def describe_flow(df: DataFlow) -> Description:
         "code": {name: found for name, found in code.items() if found is not None},
         "inputs": [describe_flow(ds) for ds in df._df_inputs],
     }
+
+
+def describe_again(df: DataFlow, before: Description) -> Description:
+    """`before`, with the plain parameters, the lengths and the inputs that the program has changed since.
+
+    What code of the user may change while it runs stays as it was: attributes of classes of the program, what functions
+    hold, and lengths that depend on these. `before` itself is returned if nothing has changed.
+    """
+    df = without_workers(df)
+    if before["type"] != type(df).__name__ or len(before["inputs"]) != len(df._df_inputs):
+        return describe_flow(df)
+    changed: Description = {}
+    if is_ours(type(df)):
+        found = {name: _outline(value) for name, value in df._df_compared.items() if isinstance(value, _PLAIN)}
+        if not found.items() <= before["parameters"].items():
+            changed["parameters"] = {**before["parameters"], **found}
+    length = before["length"] if _has_share(df) or _may_change_itself(df) else known_length(df)
+    if length != before["length"]:
+        changed["length"] = length
+    inputs = [*map(describe_again, df._df_inputs, before["inputs"])]
+    if any(now is not then for now, then in zip(inputs, before["inputs"], strict=True)):
+        changed["inputs"] = inputs
+    return {**before, **changed} if changed else before
+
+
+def _may_change_itself(df: DataFlow) -> bool:
+    """Whether code of the program may change the length of `df` while it runs."""
+    return not is_ours(type(df)) or (not df._df_fills_file and any(map(_may_change_itself, df._df_inputs)))
 
 
 def difference(saved: Description, here: Description, df: DataFlow | None = None, num: int | None = None) -> str | None:

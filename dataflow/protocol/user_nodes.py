@@ -30,7 +30,7 @@ from dataflow.protocol.passes import (
 from dataflow.protocol.seeding import Stream, current_root
 from dataflow.protocol.state import FlowState, flows_in, state_of
 
-__all__ = ["found_inputs", "made_by_code", "super_pass", "tracked_reset", "wrap_user_node"]
+__all__ = ["found_inputs", "is_ours", "made_by_code", "super_pass", "tracked_reset", "wrap_user_node"]
 
 _MADE_BY_CODE: Final = "_df_made_by_code"
 _NO_FLOWS: Final = frozenset({FlowState, type(None), bool, int, float, str})
@@ -55,7 +55,7 @@ def wrap_user_node(cls: Any) -> None:
         cls.__len__ = _len(length)
         if ("__len__" not in own or "size" not in own) and callable(vars(cls).get("size", cls.size)):
             cls.size = cls.__len__
-        if iterate is None and "_df_run_pass" not in own and not _is_ours(cls):
+        if iterate is None and "_df_run_pass" not in own and not is_ours(cls):
             # What it inherits yields as many datapoints as before, so positions do not follow from this length.
             cls._df_indexed = False
             cls._df_run_pass = with_length_checked(cls)
@@ -67,7 +67,8 @@ def wrap_user_node(cls: Any) -> None:
         cls.reset_state = tracked_reset(own["reset_state"])
 
 
-def _is_ours(cls: Any) -> bool:
+def is_ours(cls: Any) -> bool:
+    """Whether a class is defined in this package."""
     return str(cls.__module__).partition(".")[0] == __name__.partition(".")[0]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from dataflow.errors import NotReproducible, StateMismatch, TimeoutError
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.protocol.datapoint import HOLE, present
-from dataflow.protocol.fingerprints import changed_code, describe_flow, difference
+from dataflow.protocol.fingerprints import Description, changed_code, describe_again, describe_flow, difference
 from dataflow.protocol.kept import (
     check_kept,
     give,
@@ -91,8 +91,8 @@ class ResumableData(ProxyDataFlow[T_co]):
     def __init__(self, ds: DataFlow[T_co]) -> None:
         super().__init__(ds)
         _require_order(ds)
-        # Checked now, because attributes of a user's node may change while it runs.
-        self._description = describe_flow(ds)
+        # Made now, because attributes of a user's node may change while it runs.
+        self._described = describe_flow(ds)
 
     def reset_state(self) -> None:
         """Prepare the flow in the process that iterates it. Optional: the first `iter` does it."""
@@ -115,7 +115,7 @@ class ResumableData(ProxyDataFlow[T_co]):
             mark = flow_state.part(Resumed).bookmark or begin_of(flow_state)
             asked = mark.num_asked_left > 0
             while True:
-                kept = mark.kept
+                kept, description = mark.kept, mark.description
                 p, num, begin, num_before = self._place(mark, on_any_rank=True)
                 if mark.kept is kept:  # otherwise the loop of another thread has come to another pass meanwhile
                     break
@@ -123,6 +123,8 @@ class ResumableData(ProxyDataFlow[T_co]):
             # Passes are to be made to their ends, until which other ranks have steps of other sizes.
             is_ahead = asked and (n is None or num > n) and not self.ds._df_endless
             kept = kept_by(self.ds) if kept is None else kept
+            if description is None or p != mark.p:  # the pass has not begun
+                description = self._description()
         if p:
             require_found(self.ds)
             require_kept(self.ds, kept)
@@ -136,9 +138,14 @@ class ResumableData(ProxyDataFlow[T_co]):
             "pass": p,
             "offset": num_before + num,
             "position": begin + num * division.per_step if is_defined and not is_ahead else None,
-            "flow": self._description,
+            "flow": description,
             **({"kept": kept} if any(kept) else {}),
         }
+
+    def _description(self) -> Description:
+        """The description of the flow as it is now."""
+        description = self._described = describe_again(self.ds, self._described)
+        return description
 
     def _root_of_all_ranks(self, mark: _Bookmark) -> int:
         """The root seed for the state: where none is set and there are several ranks, each has drawn another one."""
@@ -179,10 +186,11 @@ class ResumableData(ProxyDataFlow[T_co]):
         # Indexes and positions are the same only where the flow can be addressed.
         num_made = offset if position is None else max(offset, -(-position // per_step))
         num = p * (n or 0) + num_made if self.ds._df_addressable else None
-        found = difference(state["flow"], self._description, self.ds, num)
+        description = self._description()
+        found = difference(state["flow"], description, self.ds, num)
         change: Change | None = None
         if found is None:
-            changed = changed_code(state["flow"], self._description)
+            changed = changed_code(state["flow"], description)
         else:
             change = self._change_since(state, division, found, elastic=elastic)
             changed = list(change.code)
@@ -225,7 +233,7 @@ class ResumableData(ProxyDataFlow[T_co]):
         unit_n, position = known_length(division.unit), state.get("position")
         by_index = division.unit._df_addressable and position is not None
         index = state["pass"] * (unit_n or 0) + position if by_index else None
-        change = division.change_since(state["flow"], self._description, index)
+        change = division.change_since(state["flow"], self._description(), index)
         is_same = change.world_size == change.old_world_size
         if change.other is not None or (is_same and list(change.sizes) != list(change.old_sizes)):
             raise _another_chain(found if is_same or change.other is None else change.other, division)
@@ -322,7 +330,7 @@ class ResumableData(ProxyDataFlow[T_co]):
                 _require_root(before, stream, flow_state)
             mark = resumed_at.bookmark = _Bookmark(p, stream)
             restore(self.ds)
-            mark.kept = kept_by(self.ds)
+            mark.kept, mark.description = kept_by(self.ds), self._description()
             if before is not None:
                 mark.num_asked = before.num_asked_left
                 mark.num_skipped, before.num_skipped = before.num_skipped, 0
@@ -355,7 +363,7 @@ class ResumableData(ProxyDataFlow[T_co]):
             begin = mark.begin
             if mark.kept is None:  # a pass that follows
                 with state_of(self).lock:
-                    mark.kept = kept_by(self.ds)
+                    mark.kept, mark.description = kept_by(self.ds), self._description()
             datapoints = self._count(mark, stream)
             while True:
                 try:
@@ -428,6 +436,7 @@ class _Bookmark:
         self.num_certain = 0  # how many datapoints pass `p` has at least, if a saved state says so
         self.num_ended = 0  # datapoints of the pass that ended last, from where it began here
         self.kept: list[dict[str, Any]] | None = None  # by users' nodes as pass `p` began; None if it has not
+        self.description: Description | None = None  # of the flow as pass `p` began; None if it has not
 
     @property
     def num_asked_left(self) -> int:
@@ -457,7 +466,8 @@ class _Bookmark:
     def end_pass(self) -> Iterator[Any]:
         """An empty iterator that moves the bookmark to the next pass when it is read."""
         self.num_ended = self.offset
-        self.p, self.offset, self.begin, self.num_before, self.kept = self.p + 1, 0, 0, 0, None
+        self.p, self.offset, self.begin, self.num_before = self.p + 1, 0, 0, 0
+        self.kept = self.description = None
         yield from ()
 
 

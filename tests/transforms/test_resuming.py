@@ -21,6 +21,7 @@ from dataflow import (
     DataFromGenerator,
     DataFromList,
     DataFromQueue,
+    DiskCacheData,
     Dropped,
     FilterData,
     FixedSizeData,
@@ -776,6 +777,53 @@ def test_counters_of_a_user_node_do_not_change_the_chain(caplog):
     assert df.ds.num_seen
     resumed(lambda: Walk(numbers(20)), df.state_dict())
     assert not caplog.records
+
+
+# -- changes while the flow is used ------------------------------------------------------------------------------------
+
+
+def test_the_state_describes_the_flow_as_its_pass_began():
+    df = ResumableData(BatchData(numbers(20), 2))
+    list(df)
+    df.ds.batch_size = 4
+    before = df.state_dict()
+    steps(df, 3)
+    within = df.state_dict()
+    df.ds.batch_size = 5
+    assert df.state_dict()["flow"] == within["flow"]
+    for state in (before, within):
+        with pytest.raises(StateMismatch, match=r"BatchData.batch_size was 4 and is 2"):
+            resumed(lambda: BatchData(numbers(20), 2), state)
+    with pytest.raises(StateMismatch, match=r"BatchData.batch_size was 4 and is 5"):
+        df.load_state_dict(within)
+    df.ds.batch_size = 4
+    rest = taken(df, 5)
+    df.load_state_dict(before)
+    assert len(list(df)) == 5
+    assert len(rest) == 5
+
+
+def test_the_state_describes_a_list_that_has_grown_and_another_input():
+    data = [[k] for k in range(4)]
+    df = ResumableData(MapData(DataFromList(data, shuffle=False), pair))
+    steps(df, 4)
+    data.append([4])
+    taken(df, 2)
+    with pytest.raises(StateMismatch, match="DataFromList had 5 datapoints and has 4"):
+        resumed(lambda: MapData(DataFromList(data[:4], shuffle=False), pair), df.state_dict())
+    df.ds.ds = BatchData(df.ds.ds, 1)
+    assert df.state_dict()["flow"]["inputs"][0]["type"] == "DataFromList"
+    list(df)
+    assert df.state_dict()["flow"]["inputs"][0]["type"] == "BatchData"
+
+
+def test_a_state_of_the_run_that_fills_a_file_is_loaded_in_the_next_run(tmp_path):
+    def make():
+        source = DataFromList([[k] for k in range(10)], shuffle=False)
+        return BatchData(DiskCacheData(FilterData(source, lambda dp: dp[0] % 2), tmp_path / "cache"), 2)
+
+    expected, state = saved_after(make, 1)
+    assert expected + list(map(plain, resumed(make, state))) == [plain(dp) for dp in make()]
 
 
 # -- flows that cannot be resumed --------------------------------------------------------------------------------------
