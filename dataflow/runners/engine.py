@@ -630,6 +630,10 @@ class Engine(Generic[S]):
         return self._chunk
 
     def _fail(self, error: BaseException, *, interrupted: bool = False) -> NoReturn:
+        if isinstance(error, StopIteration):  # which would look like the end of the pass
+            stopped, error = error, RuntimeError(f"a worker of {self._plan.owner} raised StopIteration: {error}")
+            error.__cause__ = stopped
+            del stopped
         self.session.fail(error, interrupted=interrupted)
         self.close()
         try:

@@ -214,6 +214,16 @@ def test_an_error_is_raised_after_what_was_sent_before_it_and_remembered_after()
         assert [worker.story[-1] for worker in stage.workers] == ["release", "release"]
 
 
+def test_a_stop_iteration_of_a_worker_is_no_end():
+    stop = Message(Kind.ERROR, 0, body=StopIteration("no device"))
+    with Stage(data(1), stop) as stage:
+        generation = stage.engine.take_over()
+        assert stage.take(generation) == [1]
+        with pytest.raises(RuntimeError, match=r"a worker of .*raised StopIteration: no device") as caught:
+            stage.take(generation)
+        assert type(caught.value.__cause__) is StopIteration
+
+
 def test_an_exit_is_a_death_that_names_the_code():
     leaving = Message(Kind.LEFT, 0, 3, body=SystemExit(3))
     with Stage(data(1), leaving) as stage:
