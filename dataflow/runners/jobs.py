@@ -181,7 +181,19 @@ class _Tasks(Job):
 
     def put_results(self, task: Task, sender: BatchingSender, task_reader: TaskReader) -> None:
         """Put the results of the task. An exception ends the task, after the results that were put before."""
-        sender.put_all(sender.recorded(self.results(task, task_reader)))
+        self.check_count(task, sender.put_all(sender.recorded(self.results(task, task_reader))))
+
+    def check_count(self, task: Task, num: int) -> None:
+        """Check that the task gave `num` results: the consumer would wait for more.
+
+        Raises:
+            RuntimeError: It asked for another number.
+        """
+        if num != self.count(task):
+            raise RuntimeError(
+                f"{type(self.flow).__name__} made {num} of {self.count(task)} datapoints in a worker, and no error: "
+                "code below it may have raised StopIteration, which looks like an end. Raise another exception there"
+            )
 
 
 class TaskInput(DataFlow):
@@ -269,7 +281,10 @@ class ApplyAndBatch(Apply):
         except BaseException:
             sender.put_all(made or group.left())
             raise
-        if len(made) == self.batch_size > 1 and stacks_evenly(made):
+        if len(made) != self.count(task):
+            sender.put_all(made)
+            self.check_count(task, len(made))
+        elif len(made) == self.batch_size > 1 and stacks_evenly(made):
             sender.put_all(map(stack, (made,)), Kind.BATCH)  # no variable: its memory may be handed over
         else:
             sender.put_all(made)
@@ -347,7 +362,7 @@ class WholePasses(_Tasks):
             left -= 1
 
     def put_results(self, task: Task, sender: BatchingSender, task_reader: TaskReader) -> None:
-        super().put_results(task, sender, task_reader)
+        sender.put_all(sender.recorded(self.results(task, task_reader)))
         if self._is_alone:
             require_found(self.flow)
         kept = kept_by(self.flow)

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -97,6 +98,13 @@ def test_an_exception_in_it_is_the_consumers_with_a_note(case):
     assert caught.value.__notes__[1].startswith("raised in worker 0 of 1 of Multi")
     if case != "thread":
         assert "in fail" in str(caught.value.__cause__)
+
+
+@KINDS
+def test_a_stop_iteration_in_it_does_not_end_the_pass(case):
+    stopped = pytest.raises(RuntimeError, match=r"a worker of Multi.* raised StopIteration")
+    with runner(case, lambda: numbers(8), 2, strict=True, worker_init=lambda: next(iter([]))) as df, stopped:
+        list(df)
 
 
 @KINDS
@@ -239,6 +247,25 @@ def test_indexes_are_made_of_a_number_or_of_themselves():
     tasks = Task(0, 2, [3]), Task(1, 0, [np.array([7, 1])]), Task(2, 4, [4], 1, 3)
     found = sent(Address(df, root_stream(df)), *tasks)
     assert found == [(Kind.DATA, 0, [[2], [3], [4]]), (Kind.DATA, 1, [[7], [1]]), (Kind.DATA, 2, [[5], [6]])]
+
+
+@pytest.mark.parametrize("kind", ["address", "apply", "batch"])
+def test_a_task_that_ends_early_without_an_error_is_refused(kind):
+    class Short(MapData):
+        def _df_at(self, blocks, stream):
+            return islice(super()._df_at(blocks, stream), 2)
+
+    node = Short(numbers(5), ten_times)
+    stream, task_input = root_stream(node), TaskInput(node.ds, 5)
+    if kind == "address":
+        job, task = Address(node, stream), Task(0, 0, [4])
+    else:
+        node.ds = task_input
+        job = Apply(node, stream, task_input) if kind == "apply" else ApplyAndBatch(node, stream, task_input, 4)
+        task = Task(0, 0, [[k] for k in range(4)])
+    data, failed = sent(job, task)
+    assert data == (Kind.DATA, 0, [[0], [10]])
+    assert failed[0] is Kind.TASK_FAILED and "Short made 2 of 4 datapoints in a worker" in str(failed[2])
 
 
 def pass_task(number, **more):
