@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice, repeat
+from types import MethodDescriptorType, WrapperDescriptorType
 from typing import Any, Protocol, TypeVar, overload
 
 import numpy as np
@@ -142,7 +143,8 @@ class DataFromList(Source[T_co], RNGDataFlow[T_co]):
     def _elements(self, positions: Iterable[int], passes: Iterable[int], stream: Stream) -> Iterator[Any]:
         if _is_users_code(type(self.lst)):
             return map(_ElementReader(self, stream).element, positions, passes)
-        return map(self.lst.__getitem__, positions)
+        get = self.lst.__getitem__
+        return map(get if _is_of_c(type(self.lst)) else partial(_element, get), positions)
 
     def _order(self, p: int, n: int, stream: Stream) -> NDArray[Any]:
         words = self._df_words(stream, p)
@@ -156,6 +158,24 @@ def _is_users_code(kind: type) -> bool:
     return hasattr(getattr(kind, "__getitem__", None), "__code__") and kind.__module__.partition(".")[0] != package
 
 
+def _is_of_c(kind: type) -> bool:
+    """Whether elements are read by a method of a built-in type, or of one that is written in C as they are."""
+    method = getattr(kind, "__getitem__", None)
+    return isinstance(method, WrapperDescriptorType | MethodDescriptorType)
+
+
+def _element(get: Callable[[int], Any], position: int) -> Any:
+    try:
+        return get(position)
+    except StopIteration as error:
+        raise _stopped(position, error) from error
+
+
+def _stopped(position: int, error: StopIteration) -> RuntimeError:
+    """The error in place of a StopIteration, which would look like the end of the pass and silently cut it short."""
+    return RuntimeError(f"the list of DataFromList raised StopIteration for element {position}: {error}")
+
+
 class _ElementReader:
     """The reading of elements by the user's code, in which flows may begin."""
 
@@ -167,7 +187,10 @@ class _ElementReader:
 
     def element(self, position: int, p: int) -> Any:
         self._present = p, position
-        return self._get(position)
+        try:
+            return self._get(position)
+        except StopIteration as error:
+            raise _stopped(position, error) from error
 
     def running_call(self) -> RunningCall:
         if self._running is None or self._running[0] != self._present:

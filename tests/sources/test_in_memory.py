@@ -1,9 +1,10 @@
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from dataflow import MultiProcessRunnerZMQ, NotPicklable
+from dataflow import FixedSizeData, MultiProcessRunnerZMQ, NotPicklable, RepeatedData
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.synthetic import FakeData
 from tests.support.contract import plain, seeded
@@ -72,6 +73,27 @@ def test_an_empty_list_has_empty_passes_and_no_index(shuffle):
 def test_other_types_than_lists_raise_with_the_remedy(lst):
     with pytest.raises(TypeError, match=r"DataFromIterable|list\("):
         DataFromList(lst)
+
+
+class Files:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return [next(iter([]))] if index == 3 else [index]
+
+
+class Cached(Files):
+    __getitem__ = cache(Files.__getitem__)
+
+
+@pytest.mark.parametrize("lst", [Files(), Cached()], ids=["method", "wrapped"])
+@pytest.mark.parametrize(
+    "read", [list, lambda ds: list(FixedSizeData(ds, 8)), lambda ds: ds[0:8], lambda ds: list(RepeatedData(ds, 2))]
+)
+def test_a_stop_iteration_of_its_list_does_not_end_the_pass(lst, read):
+    with pytest.raises(RuntimeError, match="the list of DataFromList raised StopIteration for element 3"):
+        read(DataFromList(lst, shuffle=False))
 
 
 def test_a_negative_seed_raises_in_the_constructor():
