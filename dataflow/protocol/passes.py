@@ -432,6 +432,8 @@ def begun_by_code(df: Node, p: int, stream: Stream, begin: Callable[[], Iterable
         if (deferred := deferred_result(made, of_source=True)) is not None:
             raise TypeError(f"{type(df).__name__}: the function has returned {deferred}")
         iterator = iter(made)
+    except StopIteration as error:  # a node that makes passes one by one would take it for the end
+        raise RuntimeError(f"{type(df).__name__}: what makes a pass raised StopIteration: {error}") from error
     finally:
         leave_code(frame)
     if type(iterator) in _WITHOUT_CODE or not getattr(made, "_df_waits", True):

@@ -12,7 +12,7 @@ from dataflow.transforms.awaiting import AsyncMapData
 from dataflow.transforms.batching import BatchData
 from dataflow.transforms.joining import ConcatData, JoinData
 from dataflow.transforms.mapping import MapData
-from dataflow.transforms.repeating import FixedSizeData
+from dataflow.transforms.repeating import FixedSizeData, RepeatedData
 from dataflow.transforms.shuffling import ShuffleData
 from tests.support.threads import loop_ended_by_close
 from tests.support.waits import LIMIT
@@ -100,6 +100,13 @@ def test_a_generator_function_has_no_length_but_list_works():
         len(df)
     assert len(list(df)) == 4
     assert len(DataFromGenerator([1, 2])) == 2
+
+
+@pytest.mark.parametrize("above", [list, lambda df: list(RepeatedData(df, 4)), lambda df: list(ConcatData([df] * 4))])
+def test_a_function_that_raises_stop_iteration_does_not_end_the_pass_above(above):
+    df = DataFromGenerator(iter([[[1]], [[2]]]).__next__)
+    with pytest.raises(RuntimeError, match="DataFromGenerator: what makes a pass raised StopIteration"):
+        [above(df) for _ in range(3)]
 
 
 def test_an_error_in_the_generator_is_raised():
