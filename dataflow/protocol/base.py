@@ -25,6 +25,7 @@ import inspect
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from sys import _getframe, modules
 from types import FrameType, TracebackType
@@ -449,11 +450,12 @@ class DataFlow(GenericIn[T_co]):
         return list(found.values())
 
     def _df_close(self) -> None:
-        """Close this node and its inputs. Idempotent."""
+        """Close this node and its inputs, all of them even if one raises. Idempotent."""
         state = state_of(self)
-        state.end_session()
-        for ds in (*self._df_inputs, *state.part(UserCode).others.values()):
-            close_flow(ds)
+        with ExitStack() as last:
+            for ds in reversed((*self._df_inputs, *state.part(UserCode).others.values())):
+                last.callback(close_flow, ds)
+            last.callback(state.end_session)  # is called first
 
     # -- public methods ------------------------------------------------------------------------------------------------
 
@@ -795,12 +797,15 @@ def close_flow(df: DataFlow) -> None:
     """Close `df`, even if a user's node uses the name `close` for something else.
 
     A user's own `close` is called if it is a method without parameters, which closes what the node holds. An attribute
-    of that name, or a method with parameters, has another meaning and is not called.
+    of that name, or a method with parameters, has another meaning and is not called. What is below is closed even if
+    it raises.
     """
     own = getattr(type(df), "close", None)
-    if own is not DataFlow.close and "close" not in vars(df) and _takes_self_only(own):
-        df.close()
-    df._df_close()
+    try:
+        if own is not DataFlow.close and "close" not in vars(df) and _takes_self_only(own):
+            df.close()
+    finally:
+        df._df_close()
 
 
 def _takes_self_only(method: object) -> bool:

@@ -414,6 +414,35 @@ def test_a_live_iterator_of_a_closed_flow_raises():
     assert len(list(df)) == 4
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_everything_is_closed_even_if_a_close_raises(first):
+    closed = []
+
+    class Closes(DataFlow):
+        def __iter__(self):
+            yield [0]
+
+        def close(self):
+            super().close()
+            closed.append(self)
+
+    class Fails(ProxyDataFlow):
+        def close(self):
+            if not first:
+                super().close()
+            raise OSError("the device is busy")
+
+    inputs = [Fails(Closes()), Closes()]
+    df = JoinData(inputs)
+    steps = iter(df)
+    next(steps)
+    with pytest.raises(OSError, match="the device is busy"):
+        df.close()
+    assert {inputs[0].ds, inputs[1]} == set(closed)
+    with pytest.raises(DataFlowTerminated):
+        next(steps)
+
+
 def test_with_closes_the_flow_upstream_too_and_a_new_iteration_resets():
     with ProxyDataFlow(ds := Shuffled()) as df:
         steps = iter(ds)
