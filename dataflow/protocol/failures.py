@@ -41,7 +41,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dataflow.errors import TooManyFailures, WorkerTraceback
@@ -88,6 +88,8 @@ class Failure:
     text: str
     traceback: str
     path: tuple[tuple[int, int], ...] = ()
+    _place: tuple[Hashable, ...] = field(default=(), kw_only=True, repr=False, compare=False)
+    """Which node of the flow it is, the same in every worker: two nodes may have one text."""
 
     def __str__(self) -> str:
         workers = "".join(f", worker {index} of {count}" for index, count in self.path)
@@ -124,8 +126,10 @@ def traceback_of(error: BaseException) -> str:
             return "".join(traceback.format_exception(error))
 
 
-def failure_of(node: str, position: int, in_pass: int, error: BaseException) -> Failure:
-    """The record of an item for which `node` raised `error`."""
+def failure_of(
+    node: str, position: int, in_pass: int, error: BaseException, place: tuple[Hashable, ...] = ()
+) -> Failure:
+    """The record of an item for which `node`, which stands at `place`, raised `error`."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
@@ -134,7 +138,7 @@ def failure_of(node: str, position: int, in_pass: int, error: BaseException) -> 
         text = f"<str() of it raises {type(broken).__name__}>"
     # An item that is done again in another process is the same one, and counts once: addresses would tell them apart.
     node = re.sub(r" at 0x[0-9a-fA-F]+", "", node)
-    return Failure(node, position, in_pass, name, text, traceback_of(error))
+    return Failure(node, position, in_pass, name, text, traceback_of(error), _place=place)
 
 
 class FailureReporter:
@@ -285,11 +289,12 @@ class Tolerance:
         else:
             if in_pass is None:
                 in_pass = (self._pass if self._shared else failure.path), failure.in_pass
-            self._count(in_pass, (failure.node, failure.position), error)
+            self._count(in_pass, (failure.node, failure._place, failure.position), error)
 
     def _is_known(self, failure: Failure) -> bool:
         """Whether it was reported before: its worker has failed since, and another one did the item again."""
-        key = self._pass, failure.in_pass, failure.node, failure.position, failure.kind, failure.text
+        where = failure.in_pass, failure.node, failure._place, failure.position
+        key = self._pass, where, failure.kind, failure.text
         if key in self._known:
             return True
         self._known[key] = None

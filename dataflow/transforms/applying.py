@@ -122,6 +122,14 @@ class Applied:
         """The node, in the records of failures. The text of a function that has no name may be long."""
         return f"{self.owner}({name_of(self._given)})"
 
+    @cached_property
+    def _place_of_caller(self) -> tuple[Hashable, ...]:
+        """Tells two nodes of one label apart, in the same way in every worker: the branch, and what is below."""
+        if self.caller is None:
+            return ()
+        df, stream = self.caller
+        return stream.turns, *df._df_depth[:2]
+
     def draw(self, rng_at: Callable[[int], Rng], indexes: Iterator[int]) -> None:
         """Give each datapoint a random generator. Call it before `over`.
 
@@ -227,7 +235,7 @@ class Applied:
             raise
         except Exception as error:
             p, position = self._place(self.begun - 1)
-            failure = failure_of(self.label, position, p, error)
+            failure = failure_of(self.label, position, p, error, self._place_of_caller)
             tolerance.skip(failure, error, in_pass=(self._scope, p))
             out = self.drop()
         if tolerance.seen >= tolerance.due:

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from functools import partial
@@ -215,7 +215,7 @@ class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         return self._results(calls, self.ds._df_at(requested.recorded(calls), stream), (stream, RequestedBlocks))
 
     def _results(
-        self, calls: _Calls, datapoints: Iterator[Any], scope: Hashable, taken: Taken | None = None
+        self, calls: _Calls, datapoints: Iterator[Any], scope: Any, taken: Taken | None = None
     ) -> Iterator[Any]:
         """The results of `calls` for all datapoints; with `taken`, without holes."""
         waits = self._df_waits
@@ -223,6 +223,7 @@ class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
             datapoints = state_of(self).part(MemoryWatch).over(datapoints, waits)
         outcomes = _Outcomes(type(self).__name__, self._df_func, calls.place, self._df_tolerance(), scope)
         outcomes.on_drop = self._df_note_drop
+        outcomes.caller = self, scope[0] if isinstance(scope, tuple) else scope
         steps = self._steps(calls, datapoints, waits, state_of(self).session, outcomes)
         return pausing(steps if taken is None else _count(steps, taken), waits)
 

@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 from dataflow import (
+    AsyncMapData,
     BatchData,
     BucketBatchData,
+    ConcatData,
     DataFromGenerator,
     DataFromList,
     Dropped,
@@ -92,6 +94,43 @@ def test_failed_items_are_left_out_and_told_to_the_consumer(case, caplog):
     assert caplog.messages[0] == (
         "skipped MapData(third_and_eighth): datapoint 3 of pass 0, worker 0 of 1: ValueError: number 3"
     )
+
+
+def never(dp):
+    raise KeyError("label")
+
+
+async def never_async(dp):
+    raise KeyError("label")
+
+
+def not_zero(dp):
+    if dp == [0]:
+        raise KeyError("label")
+    return [dp[0] - 1]
+
+
+def four():
+    return DataFromList([[k] for k in range(4)], shuffle=False)
+
+
+ALIKE = {
+    "side by side": (8, lambda: ConcatData([MapData(four(), never) for _ in range(2)])),
+    "async": (8, lambda: ConcatData([AsyncMapData(four(), never_async) for _ in range(2)])),
+    "one above the other": (2, lambda: MapData(MapData(DataFromGenerator(four), not_zero), not_zero)),
+}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(("num", "make"), ALIKE.values(), ids=ALIKE)
+def test_failures_of_two_nodes_that_look_alike_are_two(num, make, num_workers):
+    num_workers = min(num_workers, 1 + make().addressable)
+    with MultiThreadRunner(make, 10, num_workers, strict=True, max_failures=num) as df:
+        list(df)
+        assert len(df.failures) == num
+    df = MultiThreadRunner(make, 10, num_workers, strict=True, max_failures=num - 1)
+    with df, pytest.raises(TooManyFailures):
+        list(df)
 
 
 @KINDS
