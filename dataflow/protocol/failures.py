@@ -39,7 +39,7 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -52,6 +52,7 @@ __all__ = [
     "FailureReporter",
     "Report",
     "Tolerance",
+    "add_note",
     "failure_of",
     "failure_reporter",
     "reporting_to",
@@ -124,6 +125,14 @@ def traceback_of(error: BaseException) -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             return "".join(traceback.format_exception(error))
+    except Exception:  # an attribute of it cannot be read
+        return "".join([*traceback.format_tb(error.__traceback__), type(error).__qualname__])
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to `error`, unless its class does not let it: what is raised then would hide `error`."""
+    with suppress(Exception):
+        error.add_note(note)
 
 
 def failure_of(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dataflow.errors import MissingExtra, NotReproducible, TimeoutError
 from dataflow.protocol.base import DataFlow, T_co
 from dataflow.protocol.datapoint import HOLE, component, replaced
-from dataflow.protocol.failures import Budget, Tolerance, failure_of, failure_reporter
+from dataflow.protocol.failures import Budget, Tolerance, add_note, failure_of, failure_reporter
 from dataflow.protocol.passes import RunningCall, calls_code, walk
 from dataflow.protocol.seeding import Rng, Stream
 from dataflow.protocol.state import Drops, FirstCalls, state_of
@@ -52,7 +52,7 @@ def explain(error: BaseException, owner: str, func: object, place: tuple[int, in
             or a TimeoutError of another flow, after which the pass would go on without the datapoint.
     """
     where = "" if place is None else f", for datapoint {place[1]} of pass {place[0]}"
-    error.add_note(f"raised by the function of {owner}: {name_of(func)}{where}")
+    add_note(error, f"raised by the function of {owner}: {name_of(func)}{where}")
     if isinstance(error, StopIteration | TimeoutError):
         kind = type(error).__name__
         raise RuntimeError(f"the function of {owner}, {name_of(func)}, raised {kind}{where}: {error}") from error
@@ -299,7 +299,7 @@ class Uncopied(Applied):
     def explain(self, error: BaseException) -> None:
         p, position = self._place(self.begun - 1)
         where = f"raised by {self.owner}, for datapoint {position} of pass {p}"
-        error.add_note(where)
+        add_note(error, where)
         if isinstance(error, StopIteration | TimeoutError):  # as in `explain`
             raise RuntimeError(f"{type(error).__name__} was {where}: {error}") from error
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dataflow.protocol.failures import Report
+from dataflow.protocol.failures import Report, add_note
 from dataflow.system.descriptors import Descriptor
 from dataflow.transport.arena import Arena, ArenaFile, ArenaReader, MemoryLimit
 from dataflow.transport.array_codec import ArrayDecoder, ArrayEncoder, Undecodable
@@ -152,7 +152,7 @@ class ObjectCodec(Codec, EncoderPort, Encoder, Decoder):
         return list(body)
 
     def encode_failure(self, error: BaseException, note: str) -> BaseException:
-        error.add_note(note)
+        add_note(error, note)
         return error
 
     def decode_failure(self, body: BaseException) -> BaseException:
@@ -160,7 +160,7 @@ class ObjectCodec(Codec, EncoderPort, Encoder, Decoder):
 
     def encode_report(self, report: Report, note: str) -> Report:
         if report.error is not None:
-            report.error.add_note(note)
+            add_note(report.error, note)
         return report
 
     def decode_report(self, body: Report) -> Report:

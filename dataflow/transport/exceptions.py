@@ -6,7 +6,7 @@ import pickle
 from typing import Any, cast
 
 from dataflow.errors import WorkerError, WorkerTraceback
-from dataflow.protocol.failures import Report, traceback_of
+from dataflow.protocol.failures import Report, add_note, traceback_of
 from dataflow.system.pickling import dumps_back
 
 __all__ = ["pack_failure", "pack_report", "unpack_failure", "unpack_report"]
@@ -19,7 +19,7 @@ def pack_failure(error: BaseException, *, note: str) -> bytes:
     without calling ``__init__``; its type and text alone.
     """
     text = traceback_of(error)
-    error.add_note(note)
+    add_note(error, note)
     name = f"{type(error).__module__}.{type(error).__qualname__}"
     try:
         message = str(error)

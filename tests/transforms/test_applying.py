@@ -16,6 +16,8 @@ from dataflow import (
     FixedSizeData,
     MapData,
     MapDataComponent,
+    MultiProcessMapData,
+    MultiThreadMapData,
     RepeatedData,
     TooManyFailures,
 )
@@ -114,6 +116,24 @@ def test_stop_iteration_is_a_failure_and_does_not_end_the_pass(node):
     assert [dp[0] for dp in df] == [0, 2, 3]
     assert df.failures[0].kind == "RuntimeError"
     assert "raised StopIteration" in df.failures[0].text
+
+
+class Reserved(Exception):
+    """An exception that lets nobody read the attributes that it has not."""
+
+    def __getattr__(self, name):
+        raise KeyError(name)
+
+
+@pytest.mark.parametrize("kind", [MapData, MultiThreadMapData, MultiProcessMapData])
+def test_an_exception_that_takes_no_note_is_raised_all_the_same(kind):
+    def func(dp):
+        raise Reserved("bad")
+
+    df = kind(numbers(3), func) if kind is MapData else kind(numbers(3), 1, func, strict=True, buffer_size=2)
+    with df, pytest.raises(Reserved) as caught:  # noqa: PT011 - `match` reads the notes, too
+        list(df)
+    assert caught.value.args == ("bad",)
 
 
 @pytest.mark.parametrize("wrong", [True, -1, 1.0, float("nan"), "5"])
