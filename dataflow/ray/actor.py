@@ -39,7 +39,7 @@ from dataflow.system.worker_process import keep_freed_memory, seed_globals
 from dataflow.transport.current_item import position_in
 from dataflow.transport.flow_control import Credit
 from dataflow.transport.messages import DATA_KINDS, RESULT_KINDS, Kind, Message, Port, Sender
-from dataflow.transport.task_queue import Task, TaskQueuePort, TaskReader
+from dataflow.transport.task_queue import Task, TaskQueuePort, TaskReader, decode_task
 from dataflow.transport.worker_counters import settle_counters
 
 __all__ = ["ActorTaskReader", "Chunking", "Reply", "ReplyBuffer", "WorkerActor", "max_wait"]
@@ -197,7 +197,7 @@ class ActorTaskReader(TaskQueuePort, TaskReader):
                 if number >= self._wanted_from:
                     break
             self.taken = number
-        return Task(number, first, self._decoder.decode(0, body), start, stop)
+        return Task(number, first, decode_task(self._decoder, body, first), start, stop)
 
     def is_wanted(self) -> bool:
         return not self._is_stopped and self.taken >= self._wanted_from

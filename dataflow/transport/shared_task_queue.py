@@ -50,7 +50,7 @@ from dataflow.transport.arena import (
 from dataflow.transport.array_codec import ArrayDecoder, ArrayEncoder
 from dataflow.transport.message_layout import NO_ROOM
 from dataflow.transport.nested_arrays import Direction, ToWorkers
-from dataflow.transport.task_queue import WHOLE, PlainEncoder, Task
+from dataflow.transport.task_queue import WHOLE, PlainEncoder, Task, decode_task
 
 __all__ = ["SharedTaskQueue", "TaskOwnership"]
 
@@ -222,7 +222,7 @@ class _SharedTaskReader:
         frames = self._frames(words, at)
         if words[at + _MARK] != mark:
             return None
-        datapoints = self._decoder.decode(0, frames)
+        datapoints = decode_task(self._decoder, frames, words[at + _FIRST])
         first, start, stop = words[at + _FIRST], words[at + _START], words[at + _STOP]
         # Race: if another part was asked for meanwhile, these words may be of either; but then the mark differs.
         if words[at + _MARK] != mark:

@@ -24,7 +24,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from dataflow.protocol.failures import add_note
 from dataflow.system.descriptors import Descriptor
+from dataflow.transport.array_codec import ArrayDecoder, Undecodable
 from dataflow.transport.message_layout import NO_ROOM
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "TaskReader",
     "ThreadTaskQueue",
     "WHOLE",
+    "decode_task",
 ]
 
 
@@ -68,6 +71,25 @@ class Task:
     datapoints: Sequence[Any]
     start: int = 0
     stop: int = WHOLE
+
+
+def decode_task(decoder: ArrayDecoder, body: Sequence[Any], first: int) -> list[Any]:
+    """Decode the datapoints of a task, whose first one has the index `first`, in the worker.
+
+    Raises:
+        Exception: Unpickling a datapoint has raised it; a note says which one.
+    """
+    try:
+        return decoder.decode(0, body)
+    except Undecodable as broken:
+        error = broken.__cause__ or broken
+        which = "a datapoint" if first >= PAIRED else f"the datapoint at index {first + len(broken.before)}"
+    add_note(
+        error,
+        f"{which} of the input was sent to a worker, but cannot be unpickled there. Let the input yield arrays, "
+        "numbers, text and containers of them",
+    )
+    raise error
 
 
 class TaskReader(Protocol):

@@ -673,6 +673,30 @@ def test_what_a_function_keeps_and_changes_later_arrives_as_it_was(keep):
             assert (array == k).all()
 
 
+class Model:
+    """Can be pickled, but number 3 cannot be unpickled."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        if self.number == 3:
+            raise ValueError("no such model file")
+
+
+def number_of(dp):
+    return [dp[0].number]
+
+
+def test_an_input_that_cannot_be_unpickled_in_the_worker_is_named():
+    ds = DataFromList([[Model(k)] for k in range(8)], shuffle=False)
+    df = MultiProcessMapData(ds, 2, number_of, strict=True, buffer_size=4)
+    with df, pytest.raises(ValueError, match="no such model file") as caught:
+        list(df)
+    assert "the datapoint at index 3 of the input was sent to a worker, but cannot be" in caught.value.__notes__[0]
+
+
 def test_what_a_function_has_filled_is_passed_on_without_a_copy():
     def func(dp):
         array = dataflow.empty((20_000,), np.int64)

@@ -131,7 +131,7 @@ def test_an_exception_that_takes_no_note_is_raised_all_the_same(kind):
         raise Reserved("bad")
 
     df = kind(numbers(3), func) if kind is MapData else kind(numbers(3), 1, func, strict=True, buffer_size=2)
-    with df, pytest.raises(Reserved) as caught:  # noqa: PT011 - `match` reads the notes, too
+    with df, pytest.raises(Reserved) as caught:  # `match` would read the notes, too
         list(df)
     assert caught.value.args == ("bad",)
 
