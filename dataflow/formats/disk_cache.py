@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from dataflow.formats.saving import alone, writing_all
 from dataflow.formats.tfrecord import HEADER, RecordReader, writing
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.protocol.changes import Snapshot
+from dataflow.protocol.failures import Failure
 from dataflow.protocol.fingerprints import describe, digest
-from dataflow.protocol.passes import fill_files, known_length, open_flow, until_closed, walk
+from dataflow.protocol.passes import fill_files, in_worker, known_length, open_flow, until_closed, walk
 from dataflow.protocol.pauses import pausing
 from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import state_of
@@ -54,6 +56,9 @@ class DiskCacheData(ProxyDataFlow[T_co]):
     datapoints (a default runner of several workers, an unordered map) is rejected, since a pass of it may lack
     datapoints and hold others twice, and the file would keep that.
 
+    If datapoints are skipped within `max_failures` while the file is filled, a warning names them, and the file is not
+    kept: this run reads what there is.
+
     Args:
         ds: The input. Only one pass of it is read.
         path: The file. An index is kept beside it.
@@ -68,6 +73,7 @@ class DiskCacheData(ProxyDataFlow[T_co]):
         ValueError: A pass of `ds` never ends, so that it cannot be kept.
         NotReproducible: A runner or map in `ds` mixes the output of its workers; names it. Also if the input can be
             read only once, and an attempt to fill the file was interrupted.
+            Also if datapoints are skipped within `max_failures` while a worker fills the file.
         TypeError: Something that `ds` holds, or a global variable that its functions name, cannot be compared between
             runs, or does not exist yet; names it.
         NotStorable: A datapoint cannot be stored; names its component.
@@ -265,6 +271,7 @@ class DiskCacheData(ProxyDataFlow[T_co]):
         self._broke_off = True
         if open_flow(self.ds, stream):
             fill_files(self.ds, stream)
+        known = {id(failure): failure for failure in _failures(self.ds)}
         with writing(self.path, masked_crc32, overwrite=True) as write:
             write(encoder.encode(head))
             yield from writing_all(
@@ -274,9 +281,22 @@ class DiskCacheData(ProxyDataFlow[T_co]):
                 label=f"filling {os.path.basename(self.path)}",
                 waits=self._df_waits,
             )
+            failed = [failure for failure in _failures(self.ds) if id(failure) not in known]
+            if failed and (in_worker() or os.name == "nt"):  # others would have another pass; it cannot be removed
+                raise NotReproducible(_not_kept(self.path, failed))
+        if failed:
+            self._remove_file()
+            _log.warning("%s, and later runs fill it again", _not_kept(self.path, failed))
         self._broke_off = False
         if self._df_snapshot is not None:
             self._df_snapshot = self._snapshot()  # the file is what the flow made, whatever it has counted meanwhile
+
+    def _remove_file(self) -> None:
+        """Remove the file; this flow reads what it has written until it is closed."""
+        self._reader()
+        file = os.path.realpath(self.path)
+        for path in (file, f"{file}.index"):
+            Path(path).unlink(missing_ok=True)
 
     def _rewind_input(self) -> None:
         """Make an input that continues where its last pass stopped begin a whole pass."""
@@ -288,6 +308,20 @@ class DiskCacheData(ProxyDataFlow[T_co]):
             )
         if any(self._broke_off or (node._df_remote_inputs and state_of(node).begun) for node in continuing):
             self.ds.close()
+
+
+def _failures(ds: DataFlow) -> list[Failure]:
+    """What the nodes of `ds` have skipped so far."""
+    found = [state_of(node).tolerance for node in walk(ds, everywhere=True)]
+    return [failure for tolerance in found if tolerance is not None for failure in tolerance.failures]
+
+
+def _not_kept(path: str, failed: list[Failure]) -> str:
+    return (
+        f"{path} is not kept: datapoints were skipped within max_failures while it was filled, so that it would lack "
+        f"them for good ({failed[0]}{f', and {len(failed) - 1} more' * (len(failed) > 1)}). Repair them; or, to leave "
+        "them out for good, return None for them"
+    )
 
 
 def _begins_like_a_cache(path: str) -> bool:

@@ -31,6 +31,7 @@ from dataflow import (
     MapDataComponent,
     MultiProcessRunnerZMQ,
     MultiThreadRunner,
+    NotReproducible,
     NotStorable,
     RandomMixData,
     RepeatedData,
@@ -191,6 +192,45 @@ def test_a_run_that_is_broken_off_leaves_nothing(path):
     with DiskCacheData(unstorable, path, fingerprint="x") as df, pytest.raises(NotStorable, match="1: component 0"):
         list(df)
     assert os.listdir(path.parent) == []
+
+
+class Flaky:
+    """Fails for the third datapoint at its first calls."""
+
+    def __init__(self, num_failures):
+        self.num_left = num_failures
+
+    def __call__(self, dp):
+        if dp == [2] and self.num_left:
+            self.num_left -= 1
+            raise OSError("unreachable")
+        return dp
+
+
+def flaky(num_failures=1, **more):
+    return MapData(DataFromList([[k] for k in range(6)], shuffle=False), Flaky(num_failures), **more)
+
+
+def test_a_pass_with_skipped_datapoints_is_read_but_not_kept(path, caplog):
+    with caplog.at_level(logging.WARNING), DiskCacheData(flaky(max_failures=3), path, fingerprint="x") as df:
+        assert list(df) == list(df) == [[0], [1], [3], [4], [5]] and len(df) == 5
+        assert os.listdir(os.path.dirname(path)) == []
+        assert "is not kept: datapoints were skipped within max_failures" in caplog.text
+        assert "MapData(" in caplog.text and "datapoint 2 of pass 0: OSError: unreachable). Repair" in caplog.text
+    with df:
+        assert list(df) == [[k] for k in range(6)]
+    with DiskCacheData(flaky(9), path, fingerprint="x") as df:
+        assert len(list(df)) == 6, "it was kept when it was whole"
+
+
+def test_a_worker_keeps_no_pass_with_skipped_datapoints(path):
+    df = DiskCacheData(flaky(), path, fingerprint="x")
+    with (
+        MultiProcessRunnerZMQ(df, 1, max_failures=3, timeout=60) as runner,
+        pytest.raises(NotReproducible, match="is not kept: datapoints were skipped"),
+    ):
+        list(runner)
+    assert not os.path.exists(path)
 
 
 def test_another_fingerprint_fills_it_anew_and_says_why(log, path, caplog):

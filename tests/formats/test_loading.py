@@ -91,7 +91,7 @@ def write_parquet(num, path):
     pytest.importorskip("pyarrow.parquet").write_table(table, path)
 
 
-def write_shard(num, path):
+def write_numbered_shard(num, path):
     with tarfile.open(path, "w") as tar:
         for k in range(num):
             member = tarfile.TarInfo(f"{k}.txt")
@@ -107,7 +107,7 @@ SOURCES = {
     "lines.jsonl": (write_lines, JSONLinesData),
     "rows.svm": (write_svm, partial(SVMLightData, shuffle=False)),
     "rows.parquet": (write_parquet, TableData),
-    "shard.tar": (write_shard, WebDatasetData),
+    "shard.tar": (write_numbered_shard, WebDatasetData),
     **{f"file.{form.name}": (writer_of(form), partial(form.load, shuffle=False)) for form in FORMATS},
 }
 every_source = pytest.mark.parametrize("name", SOURCES)
