@@ -268,6 +268,9 @@ class WorkerNode(ProxyDataFlow[T_co]):
         state, options, backend = state_of(self), self.options, self._df_backend
         if self._df_remote_inputs:  # they begin anew in new workers
             state.continued.begin_again()
+        before = state.resource
+        if isinstance(before, Engine) and before.stream.turns != stream.turns:
+            before.session.begins_elsewhere()
         with signals_deferred(), closed_on_error():
             state.own(self, None)
             # It must not hold the node, which could then never be collected.

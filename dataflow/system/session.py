@@ -102,6 +102,10 @@ class Session:
         self.generation = object()
         return self.generation
 
+    def begins_elsewhere(self) -> None:
+        """Let `check` say that another place of the chain has taken the owner away, which is about to be closed."""
+        self._closed_text = "stands at two places, and its workers serve one at a time: make one node for each place"
+
     def check(self, generation: object = None) -> None:
         """Raise unless the session is open, and `generation`, if there is one, is that of the latest iteration.
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import dataflow
 from dataflow import (
     BatchData,
+    DataFlowTerminated,
     JoinData,
     MapData,
     MultiProcessMapAndBatchData,
@@ -156,6 +157,13 @@ def test_of_one_node_in_two_places_each_gets_its_own(kind):
     with strict(kind, shuffled(), 2) as df, deadline(LIMIT):
         found = list(ResumableData(JoinData((df, df))))
     assert found == expected
+
+
+@pytest.mark.parametrize("strictly", [True, False])
+def test_an_iteration_that_another_place_has_ended_says_so(strictly):
+    node = MultiThreadMapData(listed(12), 1, list, strict=strictly, timeout=LIMIT)
+    with JoinData([node, node]) as df, pytest.raises(DataFlowTerminated, match=r"MapData stands at two places.* make"):
+        list(df)
 
 
 @each_kind
