@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 
 from dataflow.protocol.base import Blocks, DataFlow, close_flow, depth_above
 from dataflow.protocol.datapoint import stack
+from dataflow.protocol.failures import failure_reporter
 from dataflow.protocol.kept import begin_anew, give, kept_by, require_found, restore, warn_of_changes
 from dataflow.protocol.passes import check_length, known_length, open_flow, promise
 from dataflow.protocol.seeding import Depth, Spread, Stream
 from dataflow.protocol.state import Promise, state_of
 from dataflow.runners.rebatching import stacks_evenly
 from dataflow.system.native_threads import limit_threads_again
+from dataflow.system.worker_info import worker_info
 from dataflow.transforms.grouping import MemoryWatch, NextGroup, ReusedMemory, may_reuse_memory
 from dataflow.transport.batching_sender import BatchingSender, SenderFailed, Stopped
 from dataflow.transport.messages import ConsumerGone, Kind
@@ -124,10 +126,21 @@ class Produce(Job):
             look_at_first = None if watch is None else watch.look_at_first
             num = sender.put_all(self.flow._df_run_pass(p, self.stream), look_at_first=look_at_first)
             if not num:  # the flow has ended: every further pass would be empty too
+                _warn_of_end(self.flow, p)
                 break
             check_length(self.flow, num)
             p += 1
         sender.ended()
+
+
+def _warn_of_end(flow: DataFlow, p: int) -> None:
+    """Let the consumer log that this worker ends, while others may go on; it says itself if all have ended."""
+    info, reporter = worker_info(), failure_reporter()
+    if reporter is not None and info is not None and info.count > 1:
+        reporter.report_warning(
+            f"worker {info.index} of {info.count} makes no further datapoints, because pass {p} of "
+            f"{type(flow).__name__} was empty there. With strict=True, the pass after an empty one is made, too"
+        )
 
 
 # -- Jobs that execute tasks -------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What a worker runs: how it begins, what it sends of each task, and what it closes."""
 
+import logging
 import sys
 import threading
 from itertools import islice
@@ -9,6 +10,7 @@ import pytest
 
 from dataflow import (
     DataFlow,
+    DataFromGenerator,
     DataFromList,
     MapData,
     MultiProcessRunner,
@@ -297,6 +299,17 @@ def test_without_tasks_pass_follows_pass_until_one_is_empty():
     *data, end = sent(Produce(df, root_stream(df), 0))
     assert [dp for _, _, content in data for dp in content] == [[0], [1], [0]]
     assert end[0] is Kind.ENDED
+
+
+def test_a_worker_that_ends_while_the_other_goes_on_is_named(caplog):
+    def make():
+        return DataFromGenerator(lambda: iter([[7]] * (1 - worker_info().index)))
+
+    with caplog.at_level(logging.WARNING, "dataflow"), MultiThreadRunner(make, 5, 2, timeout=LIMIT) as df:
+        steps = iter(df)
+        with deadline(LIMIT):
+            while "worker 1 of 2 makes no further datapoints, because pass 0 of DataFromG" not in caplog.text:
+                assert next(steps) == [7]
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
