@@ -550,13 +550,16 @@ _NO_COLUMNS = (str, bytes, bytearray, memoryview, Mapping, Set)
 
 
 def _of_values(name: Any, values: Any) -> TableColumn:
-    if hasattr(values, "iloc") and hasattr(values, "dtype"):
+    dtype = getattr(values, "dtype", None)
+    if hasattr(values, "iloc") and dtype is not None:
         return _of_series(name, values)
+    if hasattr(dtype, "na_value"):  # an array or an index of pandas: NumPy would make floats of its integers
+        return _of_series(name, sys.modules["pandas"].Series(values))
     if isinstance(values, list | tuple | range):
         return column_of(values)
     if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
         pa = _pyarrow()
-        _check_polars(name, getattr(values, "dtype", None))
+        _check_polars(name, dtype)
         data = pa.chunked_array(values) if hasattr(values, "__arrow_c_stream__") else pa.array(values)
         check_types("the dict", [pa.field(name, data.type)])
         return arrow_column(data)
@@ -577,7 +580,7 @@ def _of_array(name: Any, values: Any) -> TableColumn:
 
 def _of_series(name: Any, series: Any) -> TableColumn:
     """Return the column of a pandas Series, whose index is not used."""
-    if isinstance(series.dtype, np.dtype):
+    if isinstance(series.dtype, np.dtype) or hasattr(series.dtype, "fill_value"):  # the latter is sparse
         return _of_array(name, series.to_numpy())
     pa = _pyarrow()
     try:

@@ -6,6 +6,7 @@ A datapoint is a list, a tuple or a dict of components. Nodes that do not access
 from __future__ import annotations
 
 import copy
+import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -71,6 +72,8 @@ _JOINED_BYTES: Final = range(1 << 10, 1 << 13)
 """Sizes of arrays that are joined: NumPy keeps 80 bytes in each that was read as bytes, too many for smaller ones."""
 _HUGE_BYTES: Final = 1 << 22
 """From this size on NumPy asks for huge pages."""
+_EXACT: Final = 2**53  # below it, floats of 64 bits are exact integers
+_INTEGER: Final = re.compile(r"int\d")
 _shape: Final = attrgetter("shape")
 _dtype: Final = attrgetter("dtype")
 _NUMBERS_AND_ARRAYS: Final = (bool, int, float, complex, np.generic, np.ndarray)
@@ -380,7 +383,10 @@ def as_number_or_array(value: Any, key: Any, int_dtype: np.dtype[Any] = INT32) -
         return _stack_lists([value], key, int_dtype)[0]
     try:
         if any(hasattr(value, name) for name in ("__array__", "__array_interface__", "__array_struct__")):
-            return np.asarray(value)
+            array = np.asarray(value)
+            if array.dtype.kind in "fO" and _lost_integers(value, array):
+                raise TypeError("NumPy makes floats of its integers: fill in those that are missing, or cast it")
+            return array
         if hasattr(value, "__dlpack__"):
             return np.from_dlpack(value)
     except Exception as error:  # another library's: a tensor on a GPU, or of a dtype that NumPy lacks
@@ -392,6 +398,29 @@ def as_number_or_array(value: Any, key: Any, int_dtype: np.dtype[Any] = INT32) -
         f"component {key!r} is a {type(value).__name__}, which cannot become an array. Convert it with "
         "MapDataComponent before batching, or pass use_list=True to keep a Python list"
     )
+
+
+def _lost_integers(value: Any, array: NDArray[Any]) -> bool:
+    """Whether integers of pandas, polars or Arrow may be other numbers in `array`: NumPy makes floats of some."""
+    if not (hasattr(value, "isna") or hasattr(value, "null_count") or hasattr(value, "schema")):
+        return False  # a tensor, for example
+    if array.ndim == 2 and hasattr(value, "columns"):
+        kinds = value.dtypes if hasattr(value, "dtypes") else value.schema.types
+        return any(_are_integers(kind) and _has_inexact(array[:, k]) for k, kind in enumerate(kinds))
+    return _are_integers(getattr(value, "dtype", getattr(value, "type", None))) and _has_inexact(array)
+
+
+def _are_integers(kind: Any) -> bool:
+    """Whether a dtype of another library is one of integers, or of lists or categories of them."""
+    name = str(getattr(getattr(kind, "categories", None), "dtype", kind)).lower()
+    return _INTEGER.search(name) is not None and "float" not in name and "double" not in name
+
+
+def _has_inexact(values: Any) -> bool:
+    """Whether there is a float that is NaN, or too large to be an exact integer, in an array or in arrays in it."""
+    if isinstance(values, np.ndarray) and values.dtype == object:
+        return any(map(_has_inexact, values.flat))
+    return getattr(values, "dtype", np.dtype(type(values))).kind == "f" and not (np.abs(values) < _EXACT).all()
 
 
 def _stack_alike(arrays: list[NDArray[Any]]) -> NDArray[Any] | None:

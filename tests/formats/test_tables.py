@@ -318,6 +318,26 @@ def test_a_dict_may_hold_columns_of_any_library():
     assert [as_python(row) for row in TableData(table)] == [{"a": 1, "b": 3, "c": "x"}, {"a": 2, "b": 4, "c": "y"}]
 
 
+def test_a_dict_and_a_data_frame_of_the_same_columns_are_the_same_table():
+    arrow()
+    pandas = pytest.importorskip("pandas")
+    columns = {
+        "id": pandas.array([2**53 + 1, None], dtype="Int64"),
+        "code": pandas.Index([2**53 + 1, None], dtype="Int64"),
+        "cat": pandas.Categorical(["u", None]),
+        "text": pandas.array(["a", None], dtype="string"),
+        "is": pandas.array([True, None], dtype="boolean"),
+        "x": pandas.Series([0.5, 1.5]).array,
+        "few": pandas.arrays.SparseArray([0, 3]),
+    }
+    rows = [as_python(row) for row in TableData(columns)]
+    assert rows == [as_python(row) for row in TableData(pandas.DataFrame(columns))]
+    assert rows[0] == {"id": 2**53 + 1, "code": 2**53 + 1, "cat": "u", "text": "a", "is": True, "x": 0.5, "few": 0}
+    assert rows[1] == {"id": None, "code": None, "cat": None, "text": None, "is": None, "x": 1.5, "few": 3}
+    with pytest.raises(ValueError, match=r"column 'when' .* has times of the zone Europe/Berlin"):
+        TableData({"when": pandas.DatetimeIndex(["2026-11-22"], tz="Europe/Berlin")})
+
+
 def test_large_rows_are_converted_a_few_at_a_time(monkeypatch):
     monkeypatch.setattr("dataflow.formats.tables._AT_ONCE", 300)
     df = TableData(arrow_table(c=[b"x" * 100] * 50))

@@ -463,6 +463,38 @@ def test_what_cannot_become_an_array_is_named_with_the_reason():
         stack([{"x": OnGpu()}])
 
 
+EXACT = 2**53 + 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda pandas, pa: pandas.array([EXACT, None], dtype="Int64"),
+        lambda pandas, pa: pandas.Series([EXACT, None], dtype="Int64"),
+        lambda pandas, pa: pandas.Categorical([EXACT, None]),
+        lambda pandas, pa: pandas.DataFrame({"x": [0.5, 1.5], "id": [EXACT, 1]}),
+        lambda pandas, pa: pa.array([EXACT, None]),
+        lambda pandas, pa: pa.chunked_array([[EXACT], [None]]),
+        lambda pandas, pa: pa.array([[EXACT, None], [1]]),
+        lambda pandas, pa: pa.table({"x": [0.5, None], "id": [EXACT, None]}),
+    ],
+)
+def test_integers_of_which_numpy_would_make_floats_are_refused(make):
+    value = make(pytest.importorskip("pandas"), pytest.importorskip("pyarrow"))
+    with pytest.raises(TypeError, match="NumPy makes floats of its integers: fill in those that are missing"):
+        stacked(value)
+
+
+def test_columns_of_which_numpy_loses_nothing_are_stacked():
+    pandas, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    for exact in (pandas.array([EXACT, 2], dtype="Int64"), pa.array([EXACT, 2])):
+        assert stacked(exact).tolist() == [[EXACT, 2]] and stacked(exact).dtype == np.int64
+    for floats in (pandas.array([1.5, None], dtype="Float64"), pa.array([1.5, None])):
+        np.testing.assert_array_equal(stacked(floats), [[1.5, math.nan]])
+    assert stacked(pa.array(["a", None]).dictionary_encode()).tolist() == [["a", None]]
+    assert stacked(pa.table({"id": [1, 2], "x": [0.5, None]}))[0, :, 0].tolist() == [1, 2]
+
+
 def test_tensors_are_stacked():
     torch = pytest.importorskip("torch")
     batch = stack([[torch.full((2, 2), k, dtype=torch.float16), torch.tensor(k)] for k in range(3)])
