@@ -510,7 +510,7 @@ def _open_in_memory(table: Any, columns: Sequence[Any] | None) -> _TableReader:
         check_columns("the DataFrame", columns, names)
         chosen = {name: _of_series(name, table[name]) for name in (names if columns is None else columns)}
         return _of_one_part("the DataFrame", chosen, len(table))
-    if hasattr(table, "__arrow_c_stream__") and not hasattr(table, "set_format"):
+    if hasattr(table, "__arrow_c_stream__") and not any(hasattr(table, name) for name in ("set_format", "read_all")):
         return _open_arrow(table, columns)
     raise TypeError(f"TableData expects a table, got {type(table).__name__}: {_cure(table)}")
 
@@ -520,6 +520,8 @@ def _cure(table: Any) -> str:
         return "it is a dataflow already"
     if hasattr(table, "set_format"):
         return "a Hugging Face dataset is a sequence of rows, so use DataFromList(dataset)"
+    if hasattr(table, "read_all"):
+        return "a stream can be read only once, so pass the result of its read_all()"
     if hasattr(table, "collect"):
         return "pass the result of its collect()"
     if isinstance(table, list | tuple | np.ndarray):

@@ -425,6 +425,13 @@ def test_what_is_no_table_raises_with_the_remedy(table, cure):
         TableData(table)
 
 
+def test_a_stream_of_arrow_is_refused_before_it_is_read():
+    stream = arrow_table().to_reader()
+    with pytest.raises(TypeError, match=r"got RecordBatchReader: a stream .* only once, so .* its read_all\(\)"):
+        TableData(stream)
+    assert len(TableData(stream.read_all())) == NUM
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
