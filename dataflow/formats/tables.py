@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence, Set
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -82,7 +82,8 @@ class TableData(ToleratesFailures[dict[str, Any]], PositionalSource[dict[str, An
     Args:
         table: A dict of columns of one length, a pandas or polars DataFrame, a pyarrow Table, a structured NumPy array;
             or parquet files: a path, a folder, a URL, or a list of them, read in that order. The files of a folder are
-            sorted by name.
+            sorted by name. Lists, DataFrames and arrays of objects are copied, without the objects in them: what is
+            changed in them later is not seen. Arrays of numbers are not copied.
         columns: Names of the columns to read; None reads all.
         batch_size: Rows in a batch; None gives single rows.
         remainder: Give out the last batch even if it is shorter.
@@ -129,10 +130,10 @@ class TableData(ToleratesFailures[dict[str, Any]], PositionalSource[dict[str, An
         self.columns = None if columns is None else list(columns)
         self.batch_size = None if batch_size is None else whole_number(self, "batch_size", batch_size, 1)
         self.remainder = flag(self, "remainder", remainder)
-        self.table = table
         self._paths = files_of("TableData", table, _SUFFIXES) if _is_paths(table) else None
+        self.table = table if self._paths is not None else _own(table)
         if self._paths is None:
-            _open_in_memory(table, self.columns)  # checks it
+            _open_in_memory(self.table, self.columns)  # checks it
 
     @property
     def _df_files(self) -> Sequence[str]:
@@ -497,6 +498,28 @@ class _TableReader:
 
 
 # -- tables in memory --------------------------------------------------------------------------------------------------
+
+
+def _own(table: Any) -> Any:
+    """Return a table that stays the same when the caller changes lists or frames.
+
+    This process reads what it found when it opened the table, and workers what they find when they are started again.
+    Of arrays of numbers, which are not copied, both read the present values.
+    """
+    if isinstance(table, Mapping) and not hasattr(table, "close"):  # the latter is a file, such as those of NumPy
+        return {name: _own_column(table[name]) for name in table}
+    return _own_column(table)
+
+
+def _own_column(values: Any) -> Any:
+    if hasattr(values, "iloc"):
+        # From pandas 3 on, the one that is changed first gets memory of its own then.
+        return values.copy(deep=sys.modules["pandas"].__version__.startswith(("1.", "2.")))
+    if hasattr(getattr(values, "dtype", None), "na_value"):  # an array of pandas
+        return values.copy()
+    is_of_polars = hasattr(values, "__arrow_c_stream__") and hasattr(values, "__copy__")
+    has_objects = isinstance(values, np.ndarray) and values.dtype.hasobject
+    return copy.copy(values) if has_objects or is_of_polars or isinstance(values, MutableSequence) else values
 
 
 def _open_in_memory(table: Any, columns: Sequence[Any] | None) -> _TableReader:

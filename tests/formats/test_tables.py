@@ -2,6 +2,8 @@
 
 import importlib
 import importlib.util
+import pickle
+from collections import UserList
 from types import SimpleNamespace
 
 import numpy as np
@@ -159,6 +161,44 @@ def test_what_is_yielded_is_a_copy():
     for row in TableData(table):
         row["m"] += 1
     assert table["x"].tolist() == [0, 1, 2, 3, 4, 5] and not table["m"].any()
+
+
+def append(name):
+    return lambda table: table[name].append("z")
+
+
+def set_first(name, value):
+    return lambda table: table[name].__setitem__(0, value)
+
+
+def of_pandas(make):
+    return lambda: make(pytest.importorskip("pandas"))
+
+
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (lambda: {"x": [0, 1]}, append("x")),
+        (lambda: {"x": ["a", "b"]}, append("x")),
+        (lambda: {"x": UserList(["a", "b"])}, append("x")),
+        (lambda: {"x": [0, 1]}, lambda table: table.update(x=[5, 6, 7])),
+        (lambda: {"x": np.array([0, 1])}, set_first("x", 7)),
+        (lambda: {"x": np.array(["a", "b"], object)}, set_first("x", "z")),
+        (lambda: np.array([("a", 1)], [("x", object), ("y", int)]), set_first("x", "z")),
+        (of_pandas(lambda pandas: {"x": pandas.Series([0, 1])}), set_first("x", 7)),
+        (of_pandas(lambda pandas: {"x": pandas.array([0, 1], "Int64")}), set_first("x", 7)),
+        (of_pandas(lambda pandas: pandas.DataFrame({"x": [0, 1]})), lambda frame: frame.insert(0, "y", [5, 6])),
+        (of_pandas(lambda pandas: pandas.DataFrame({"x": ["a"]})), lambda frame: frame.loc.__setitem__((0, "x"), "z")),
+        (lambda: pytest.importorskip("polars").DataFrame({"x": [0, 1]}), lambda frame: frame.__setitem__((0, "x"), 7)),
+    ],
+)
+def test_workers_that_open_a_table_after_it_was_changed_read_the_same(make, change):
+    pytest.importorskip("pyarrow")
+    table = make()
+    df = TableData(table)
+    assert len(list(df)) == len(df)
+    change(table)
+    assert [as_python(row) for row in df] == [as_python(row) for row in pickle.loads(pickle.dumps(df))]
 
 
 @settings(max_examples=50)
