@@ -449,6 +449,9 @@ def _rows_of(data: Any) -> Iterable[Any]:
         return [None if nulls[k] else next(iter(_rows_of(data.slice(k, 1)))) for k in range(len(data))]
     ends = np.cumsum(_lengths(data)).tolist()
     child = _plain(data.flatten())
+    if child.null_count and (types.is_integer(child.type) or types.is_boolean(child.type)):
+        # Of rows without a missing value arrays are made, whichever rows are read together with them.
+        return [_row_of_list(child.slice(first, end - first)) for first, end in zip([0, *ends], ends, strict=False)]
     if _has_array(child):
         numbers = _numbers(child)
         return (numbers[first:end].copy() for first, end in zip([0, *ends], ends, strict=False))
@@ -458,6 +461,11 @@ def _rows_of(data: Any) -> Iterable[Any]:
     if _is_list(child.type) and not (types.is_large_string(leaf) or types.is_string(leaf) or types.is_nested(leaf)):
         return [_nested(child.slice(first, end - first)) for first, end in zip([0, *ends], ends, strict=False)]
     return data.to_pylist()  # type: ignore[no-any-return]
+
+
+def _row_of_list(data: Any) -> Any:
+    """Return one row of a list of integers or booleans: an array, unless a value is missing."""
+    return data.to_pylist() if data.null_count else _numbers(data).copy()
 
 
 def _nested(data: Any) -> Any:

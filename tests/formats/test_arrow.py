@@ -64,6 +64,16 @@ def test_lists_are_arrays_where_they_can_be():
     assert batch.shape == (3, 2, 2) and rows[1].tolist() == [[4, 5], [6, 7]]
 
 
+@pytest.mark.parametrize("values", [[[1, 2], [3, None], []], [[True], [None], []]])
+def test_a_row_of_a_list_does_not_depend_on_the_rows_that_are_read_with_it(values):
+    df = TableData(arrow().table({"x": values}))
+    together, alone = [row["x"] for row in df], [df[k]["x"] for k in range(len(df))]
+    assert list(map(type, together)) == list(map(type, alone)) == [np.ndarray, list, np.ndarray]
+    assert [getattr(value, "dtype", None) for value in together] == [getattr(value, "dtype", None) for value in alone]
+    assert together[1] == alone[1] == values[1]
+    assert together[0].tolist() == alone[0].tolist() == values[0]
+
+
 def test_rows_of_records_are_copies():
     records = np.array([(1, 2.0)], [("k", "i4"), ("x", "f8")])
     (row,) = TableData({"r": records})
