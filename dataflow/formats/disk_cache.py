@@ -183,7 +183,7 @@ class DiskCacheData(ProxyDataFlow[T_co]):
     # -- changes of the flow -------------------------------------------------------------------------------------------
 
     def _snapshot(self) -> Snapshot:
-        return Snapshot(walk(self.ds, everywhere=True))
+        return Snapshot(walk(self.ds, everywhere=True), shared=True)
 
     def _notice_changes(self) -> None:
         """Derive the fingerprint again if the flow has changed since it was derived, by assignment or a longer list.

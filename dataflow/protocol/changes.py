@@ -4,11 +4,12 @@ A worker has a copy of the flow, made as it was started. The consumer computes l
 the user holds: if that has changed since, the two no longer fit together. So a runner takes a `Snapshot` as it starts
 its workers, and compares it with the flow at the beginning of each pass.
 
-A snapshot holds references and plain values, so it costs a few microseconds per node. Of a long list, dict or set and
-of an array it has a checksum: plain values, nested ones too, count by value, objects of the user's classes by their
-attributes, and all others by identity and by the values of their public attributes. It takes 0.1 µs for each element,
-and 2 to 3 µs for an object. Of a list of more than 16 MB, and an array of more than 256 MB, it has the length and 16
-elements: whoever shuffles a list in place, or scales an array, changes one of those.
+A snapshot holds references and plain values, so it costs a few microseconds per node. Of a long list, dict or set, of
+an array and of a tensor of torch it has a checksum: plain values, nested ones too, count by value, objects of the
+user's classes by their attributes, and all others by identity and by the values of their public attributes. It takes
+0.1 µs for each element, and 2 to 3 µs for an object. Of a list of more than 16 MB, and an array of more than 256 MB, it
+has the length and 16 elements: whoever shuffles a list in place, or scales an array, changes one of those. Of so large
+a tensor it also has the number of changes that torch counts.
 
 Workers that are not forked import modules anew, so what the program has changed in a module since it was imported is
 missing there: global variables, their contents, attributes of classes, defaults and closures of functions. For such
@@ -26,7 +27,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import PurePath
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
@@ -51,11 +52,13 @@ from dataflow.system.references import (
     imports_of,
     is_of_library,
     library_of,
+    loaded_class,
     names_in,
     parts,
     reached,
     reads_of,
     samples,
+    tensor_content,
     unchanged_held,
 )
 
@@ -78,6 +81,7 @@ class Snapshot:
         deep: Compare also what functions, objects and their classes refer to. Needed where workers have copies of them.
         imported: Describe what is read of modules. Needed where workers import them; takes a microsecond for each
             number or string, and a second for a gigabyte of arrays.
+        shared: Compare also what changes in memory that processes share. Forked workers see it; a file does not.
 
     Raises:
         NotPicklable: What is read of a module is too large to be compared; names it.
@@ -91,6 +95,7 @@ class Snapshot:
         attributes: bool = True,
         deep: bool = True,
         imported: bool = False,
+        shared: bool = False,
     ) -> None:
         self._entries: list[tuple[str, Any]] = []
         self._deep = deep
@@ -104,10 +109,15 @@ class Snapshot:
                 self._entries.append((f"len of {name}", known_length(node)))
                 roots += _of_node(name, node)
         code: list[tuple[str, Any]] = []
+        compared: set[int] = set()
         for where, value in reached(roots, self._parts):
             self._entries += [(where, value), *_size(where, value)]
             if deep:
-                self._entries += _contents(where, value, is_sent=imported)
+                self._entries += _contents(where, value, shared=shared or imported)
+                for there, tensor in _tensors(where, value):
+                    if id(tensor) not in compared and (shared or imported or not _is_shared(tensor)):
+                        self._entries.append((f"the content of {there}", tensor_content(tensor)))
+                    compared.add(id(tensor))
             if imported and _is_of_program(value):
                 code.append((where, value))
         self.imported = ImportCheck(code) if code else None
@@ -161,10 +171,13 @@ def _size(where: str, value: Any) -> Iterator[tuple[str, Any]]:
             pass
 
 
-def _contents(where: str, value: Any, *, is_sent: bool) -> Iterator[tuple[str, Any]]:
-    """What stands for the elements of a long list, dict or set, or of an array of which workers have a copy.
+def _contents(where: str, value: Any, *, shared: bool) -> Iterator[tuple[str, Any]]:
+    """What stands for the elements of a long list, dict or set, or of an array.
 
-    Workers that are forked see what changes in memory that processes share.
+    Args:
+        where: The value, in words.
+        value: Anything.
+        shared: Look also into memory that processes share: workers that are forked see what changes there.
     """
     items: list[Any] = []
     if isinstance(value, COLLECTIONS):
@@ -173,7 +186,7 @@ def _contents(where: str, value: Any, *, is_sent: bool) -> Iterator[tuple[str, A
     elif isinstance(value, np.ndarray) and value.dtype.hasobject:
         items = value.ravel().tolist()
     elif isinstance(value, _BUFFERS) and (
-        is_sent or not isinstance(value, np.ndarray) or not _is_of_other_memory(value)
+        shared or not isinstance(value, np.ndarray) or not _is_of_other_memory(value)
     ):
         yield f"the content of {where}", array_checksum(np.asarray(value)).to_bytes(4)
     if not items:
@@ -182,6 +195,22 @@ def _contents(where: str, value: Any, *, is_sent: bool) -> Iterator[tuple[str, A
         yield f"the content of {where}", number.to_bytes(4)
     else:
         yield from ((f"{where}[{k}]", items[k]) for k in samples(range(len(items))))
+
+
+def _tensors(where: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The tensor of torch that `value` is; all that it has, if it is a module, which may have thousands of parts."""
+    if isinstance(value, loaded_class("torch", "Tensor")):
+        yield where, value
+    elif isinstance(value, loaded_class("torch.nn", "Module")):
+        with suppress(Exception):  # of a user's class, before its constructor has called that of its base
+            for name, tensor in chain(value.named_parameters(), value.named_buffers()):
+                yield f"{where}.{name}", tensor
+
+
+def _is_shared(tensor: Any) -> bool:
+    with suppress(Exception):  # of a layout without such memory
+        return bool(tensor.is_shared())
+    return False
 
 
 def _is_of_other_memory(array: Any) -> bool:

@@ -28,6 +28,7 @@ from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from itertools import takewhile
+from operator import attrgetter
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -50,12 +51,14 @@ __all__ = [
     "imports_of",
     "is_of_library",
     "library_of",
+    "loaded_class",
     "made_of",
     "names_in",
     "parts",
     "reached",
     "reads_of",
     "samples",
+    "tensor_content",
     "unchanged_held",
 ]
 
@@ -554,11 +557,13 @@ def _reader_of(kind: type) -> _Reader | None:
         return _content_of_array
     if issubclass(kind, bytearray | array):
         return lambda value: {**dict(attributes_of(value)), "": bytes(value)}
+    if issubclass(kind, loaded_class("torch", "Tensor")):
+        return lambda value: {**dict(attributes_of(value)), "": tensor_content(value)}
     if issubclass(kind, type | FunctionType | ModuleType):
         return None
     bases = [vars(base) for base in kind.__mro__ if "__slots__" in vars(base)]
     slots = [name for base in bases for name, held in base.items() if isinstance(held, types.MemberDescriptorType)]
-    if not is_of_library(kind):
+    if not is_of_library(kind) or issubclass(kind, loaded_class("torch.nn", "Module")):
         return (lambda value: dict(attributes_of(value))) if slots else vars
     if not kind.__dictoffset__ and all(name.startswith("_") for name in slots):
         return None
@@ -582,10 +587,42 @@ def array_checksum(array: Any) -> int:
     """
     if array.nbytes <= MAX_BYTES:
         return zlib.crc32(array.tobytes())
-    if array.nbytes > _MAX_ARRAY_BYTES or not array.flags.forc:
+    if not _is_compared_whole(array):
         return zlib.crc32(samples(array.flat).tobytes())
     # In the order of the memory, without a copy. A transposed array has the same bytes, and another first number.
     return zlib.crc32(array.ravel("K").view(np.uint8), not array.flags.c_contiguous)
+
+
+def _is_compared_whole(array: Any) -> bool:
+    return bool(array.nbytes <= (_MAX_ARRAY_BYTES if array.flags.forc else MAX_BYTES))
+
+
+def tensor_content(tensor: Any) -> bytes:
+    """What is another one if a tensor of torch has changed: its shape, and the checksum of an array of its elements.
+
+    If those are not all compared, also where they are, and how often operations of torch have changed them.
+    """
+    array = None
+    with suppress(Exception):  # torch has layouts, and tensors without data, that cannot be made an array
+        array = _array_of(tensor.detach())
+    found = [tuple(tensor.shape), None if array is None else array_checksum(array)]
+    if array is None or not _is_compared_whole(array):
+        for read in (type(tensor).data_ptr, attrgetter("_version")):
+            with suppress(Exception):  # such a tensor may have none of these
+                found.append(read(tensor))
+    return repr(found).encode()
+
+
+def _array_of(tensor: Any) -> Any:
+    try:
+        return tensor.numpy(force=True)
+    except TypeError:  # of a dtype that NumPy does not have
+        return tensor.view(getattr(sys.modules["torch"], f"int{8 * tensor.element_size()}")).numpy(force=True)
+
+
+def loaded_class(module: str, name: str) -> Any:
+    """A class of a module, if that is loaded; otherwise (), of which nothing is an instance."""
+    return getattr(sys.modules.get(module), name, ())
 
 
 def samples(items: Any) -> Any:

@@ -643,6 +643,39 @@ def test_a_constant_that_changes_after_the_cache_was_created_is_noticed(path, ca
     assert len(caplog.records) == 2
 
 
+def test_numbers_that_change_after_the_cache_was_created_are_noticed(path, tmp_path, caplog):
+    weights = np.memmap(tmp_path / "weights", np.uint8, "w+", shape=1)
+
+    def cache():
+        return DiskCacheData(MapData(flow([[1]]), lambda dp: [int(weights[0])]), path)
+
+    with cache() as df:
+        weights[:] = 5
+        assert list(df) == [[5]]
+    weights[:] = 0
+    with cache() as df:
+        assert list(df) == [[0]]
+    assert len(caplog.records) == 1
+
+
+def test_weights_of_torch_that_change_after_the_cache_was_created_are_noticed(path, caplog):
+    torch = pytest.importorskip("torch")
+
+    def cache(weight):
+        net = torch.nn.Linear(1, 1)
+        net.bias.data[:] = net.weight.data[:] = 0
+        df = DiskCacheData(MapData(flow([[1]]), lambda dp: [net.weight.item()]), path)
+        with torch.no_grad():
+            net.weight += weight
+        return df
+
+    with cache(5) as df:
+        assert list(df) == [[5]]
+    with cache(0) as df:
+        assert list(df) == [[0]]
+    assert len(caplog.records) == 1
+
+
 def test_what_a_node_counts_while_it_fills_the_file_is_no_change(path, caplog):
     class Counting(DataFlow):
         num = 0

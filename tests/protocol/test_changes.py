@@ -4,6 +4,7 @@ import array
 import collections
 import functools
 import gc
+import importlib
 import itertools
 import json
 import logging
@@ -753,6 +754,127 @@ def test_memory_that_processes_share_is_no_change_unless_workers_get_a_copy(cont
         weights += 7
         assert numbers(df) == [[7], [7]]
         assert (state_of(df).resource is before) == (context == "fork")
+
+
+def train(weight):
+    with importlib.import_module("torch").no_grad():
+        weight += 1
+
+
+def train_uncounted(weight):
+    weight.data.add_(1)  # which torch does not count
+
+
+TENSORS = {  # of each, how it is made, and what of it changes
+    "tensor": (lambda torch: torch.zeros(3), lambda held: held),
+    "number": (lambda torch: torch.tensor(1), lambda held: held),
+    "numbers that NumPy does not have": (lambda torch: torch.zeros(3, dtype=torch.bfloat16), lambda held: held),
+    "complex numbers": (lambda torch: torch.zeros(3, dtype=torch.complex64).conj(), lambda held: held),
+    "tensor with gaps": (lambda torch: torch.zeros(8, 8).T[::2, 1:3], lambda held: held),
+    "sequence of modules": (
+        lambda torch: torch.nn.Sequential(*[torch.nn.Linear(1, 1) for _ in range(40)]),
+        lambda held: held[37].weight,
+    ),
+    "module of very many parts": (
+        lambda torch: torch.nn.Sequential(
+            *[torch.nn.Sequential(*[torch.nn.Linear(1, 1) for _ in range(30)]) for _ in range(30)]
+        ),
+        lambda held: held[29][29].weight,
+    ),
+    "buffer": (lambda torch: torch.nn.BatchNorm1d(2), lambda held: held.running_var),
+    "list of modules": (lambda torch: [torch.nn.Linear(1, 1) for _ in range(100)], lambda held: held[57].weight),
+    "names and weights": (lambda torch: {str(k): torch.zeros(2) for k in range(100)}, lambda held: held["57"]),
+    "the user's objects with modules": (
+        lambda torch: [Sample("a", torch.nn.Sequential(torch.nn.Linear(1, 1))) for _ in range(100)],
+        lambda held: held[57].label[0].weight,
+    ),
+}
+
+
+@pytest.mark.parametrize("change", [train, train_uncounted])
+@pytest.mark.parametrize("name", TENSORS)
+def test_weights_of_torch_that_are_trained_in_place(name, change):
+    make, weight = TENSORS[name]
+    held = make(pytest.importorskip("torch"))
+    df = MapData(source(2), functools.partial(by_weight, weights=held))
+    before, same = Snapshot([df]), Snapshot([df])
+    assert before.difference(same) is None
+    change(weight(held))
+    assert "weights" in before.difference(Snapshot([df]))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bfloat16"])
+def test_a_tensor_that_is_too_large_for_a_checksum_counts_how_often_it_was_changed(dtype):
+    torch = pytest.importorskip("torch")
+    held = torch.zeros(300 << 20, dtype=getattr(torch, dtype))
+    df = MapData(source(2), functools.partial(by_weight, weights=held))
+    before, same = Snapshot([df]), Snapshot([df])
+    assert before.difference(same) is None
+    held[7] = 1
+    assert "content" in before.difference(Snapshot([df]))
+
+
+def test_a_sparse_tensor_counts_how_often_it_was_changed():
+    torch = pytest.importorskip("torch")
+    held = torch.eye(3).to_sparse()
+    df = MapData(source(2), functools.partial(by_weight, weights=held))
+    before, same = Snapshot([df]), Snapshot([df])
+    assert before.difference(same) is None
+    held *= 2
+    assert "content" in before.difference(Snapshot([df]))
+
+
+def test_an_unfinished_module_and_a_tensor_without_data_are_no_change():
+    torch = pytest.importorskip("torch")
+    unfinished = torch.nn.Linear.__new__(torch.nn.Linear)
+    df = MapData(source(2), functools.partial(by_weight, weights=[unfinished, torch.zeros(3, device="meta")]))
+    assert Snapshot([df]).difference(Snapshot([df])) is None
+
+
+def test_the_shape_of_a_tensor_is_part_of_it():
+    held = pytest.importorskip("torch").zeros(2, 2)
+    df = MapData(source(2), functools.partial(by_weight, weights=held))
+    before = Snapshot([df])
+    held.unsqueeze_(1)
+    assert "content" in before.difference(Snapshot([df]))
+
+
+def test_a_tensor_of_shared_memory_is_no_change_for_workers_that_are_forked():
+    held = pytest.importorskip("torch").zeros(4).share_memory_()
+    df = MapData(source(2), functools.partial(by_weight, weights=held))
+    before, sent = Snapshot([df]), Snapshot([df], imported=True)
+    held += 1
+    assert before.difference(Snapshot([df])) is None
+    assert "content" in sent.difference(Snapshot([df], imported=True))
+
+
+class Scored(ProxyDataFlow):
+    """A user's node with a network."""
+
+    def __init__(self, ds, net):
+        super().__init__(ds)
+        self.net = net
+
+    def __iter__(self):
+        for _ in self.ds:
+            yield [self.net.weight.item()]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda net: MultiProcessMapData(source(1), 1, lambda dp: [net.weight.item()], strict=True),
+        lambda net: ParallelData(Scored(source(1), net), 1),
+    ],
+    ids=["function", "node"],
+)
+def test_workers_have_the_weights_of_a_network_that_is_trained_between_passes(make):
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Linear(1, 1, bias=False)
+    with torch.no_grad(), make(net) as df:
+        for weight in (1, 2, 3):
+            net.weight.fill_(weight)
+            assert numbers(df) == [[weight]]
 
 
 def test_weights_of_a_mixture():
