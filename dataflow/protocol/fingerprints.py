@@ -37,7 +37,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from enum import Enum
-from functools import partial
+from functools import cached_property, partial
 from itertools import repeat
 from typing import Any, Final
 
@@ -466,12 +466,25 @@ class _Walker:
         if isinstance(value, slice):
             return f"slice {self.text((value.start, value.stop, value.step))}"
         if isinstance(value, Enum):
-            return f"{self.text(kind)}.{value.name} = {self.text(vars(value)['_value_'])}"
+            return self._member(value, kind)
         if (outside := next((place for place in _OUTSIDE if value is _find_loaded(*place)), None)) is not None:
             return ".".join(outside)
         if isinstance(value, (*_LOCKS, logging.Logger)):
             return kind.__name__  # neither decides what a function returns
         return self._object(value, kind)
+
+    def _member(self, member: Enum, kind: Any) -> str:
+        text = f"{self.text(kind)}.{member.name} = {self.text(vars(member)['_value_'])}"
+        more = {
+            name: item
+            for name, item in vars(member).items()
+            if not (name[0] == name[-1] == "_" or isinstance(getattr(kind, name, None), cached_property))
+        }
+        if not more or not self._values:
+            return text
+        name = f"member {kind.__qualname__}.{member.name}"  # its attributes may lead back to it
+        lines = partial(self._lines_of_state, state=self._compared(kind, more))
+        return f"{text}, {self._defined(member, name, lines)}"
 
     def _atom(self, value: Any) -> str:
         kind = type(value)

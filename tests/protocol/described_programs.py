@@ -464,6 +464,21 @@ class Mode(enum.IntFlag):
     B = 2
 k = «Mode.A|Mode.B|Mode.A + Mode.B»
 ---
+class Size(enum.Enum):
+    def __new__(cls, code, pixels):
+        member = object.__new__(cls)
+        member._value_, member.pixels = code, pixels
+        return member
+    SMALL = ("s", «224|256»)
+    LARGE = ("l", 512)
+k = Size.LARGE
+---
+class Mode(enum.Enum):
+    A = 1
+    B = 2
+Mode.A.next, Mode.B.next = Mode.B, [Mode.«A|B»]
+k = Mode.A
+---
 @dataclass
 class Config:
     size: int = «224|256»
@@ -1056,6 +1071,13 @@ class Mode(enum.Flag):
     B = 2
 «|Mode(3)»
 def func(dp): return Mode.A
+---
+class Mode(enum.Enum):
+    A = 1
+    @functools.cached_property
+    def twice(self): return 2 * self.value
+«|Mode.A.twice»
+def func(dp): return Mode.A.twice
 ---
 class A(abc.ABC):
     def __call__(self, dp): return dp
