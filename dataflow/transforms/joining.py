@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice, starmap
+from itertools import chain, cycle, islice, starmap
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,9 @@ from dataflow.protocol.base import Blocks, DataFlow, T_co
 from dataflow.protocol.passes import known_length
 from dataflow.protocol.pauses import limit, paused, pausing, side_by_side
 from dataflow.protocol.seeding import Stream
+from dataflow.protocol.state import state_of
 from dataflow.transforms.arguments import require_end, require_flows, require_one_list
+from dataflow.transforms.grouping import NextGroup, ReusedMemory, may_reuse_memory
 from dataflow.transforms.indexing import Indexes, none_dropped, pass_from, passes_and_positions
 
 __all__ = ["ConcatData", "JoinData", "SeveralInputs", "interleave", "take_in_turn"]
@@ -105,6 +107,8 @@ class JoinData(SeveralInputs[T_co]):
     Raises:
         ShapeMismatch: Two dicts have a key in common; the message holds it.
         TypeError: One datapoint is a list and another one a dict.
+        ValueError: An input writes into the memory of a datapoint of another one, as maps with one buffer do. Looked
+            for in the first datapoints.
 
     Example:
         >>> images = DataFromList([["a.png"], ["b.png"]], shuffle=False)
@@ -127,9 +131,8 @@ class JoinData(SeveralInputs[T_co]):
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         n = self._length()
         passes = [pass_from(ds, p, n, below) for ds, below in zip(self.df_lists, self._df_streams(stream), strict=True)]
-        if self._df_waits:
-            return limit(starmap(_join, side_by_side(passes, True)), True, n)
-        return islice(map(_join, *passes), n)
+        rows = self._joined(passes)
+        return limit(rows, True, n) if self._df_waits else islice(rows, n)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         return chain.from_iterable(map(partial(self._read, self._df_streams(stream), self._length()), blocks))
@@ -139,7 +142,15 @@ class JoinData(SeveralInputs[T_co]):
             none_dropped(ds._df_at([self._below(ds, indexes, n)], stream), self)
             for ds, stream in zip(self.df_lists, streams, strict=True)
         ]
-        return starmap(_join, side_by_side(columns, True)) if self._df_waits else map(_join, *columns)
+        return self._joined(columns)
+
+    def _joined(self, inputs: Sequence[Iterator[Any]]) -> Iterator[Any]:
+        """What `inputs` have at the same position, until one has no more."""
+        waits, left = self._df_waits, state_of(self).part(_LeftToCompare)
+        rest = starmap(_join, side_by_side(inputs, True)) if waits else map(_join, *inputs)
+        if left.num <= 0 or len(inputs) == 1 or not any(map(may_reuse_memory, self.df_lists)):
+            return rest
+        return chain.from_iterable(_first_and_rest(_FirstJoined(inputs, left, waits), rest))
 
     def _below(self, ds: DataFlow, indexes: Indexes, n: int | None) -> Indexes:
         if n is None:
@@ -151,6 +162,64 @@ class JoinData(SeveralInputs[T_co]):
     def _length(self) -> int | None:
         """Number of datapoints that a pass takes from every input; None if unknown."""
         return None if self._df_endless else known_length(self)
+
+
+class _LeftToCompare:
+    """How many datapoints of a join, and of what size, are still compared with what they held when they came."""
+
+    num = 64
+    nbytes = 1 << 24
+
+
+class _FirstJoined(Iterator[Any]):
+    """The first datapoints of a join, compared when all inputs have yielded. No generator: it goes on after a timeout.
+
+    Args:
+        inputs: The inputs.
+        left: How many are compared.
+        waits: Whether the inputs may raise `TimeoutError`, and continue with the next step.
+
+    Raises:
+        ValueError: While iterating: the datapoint of an input has changed before that of another one came.
+    """
+
+    def __init__(self, inputs: Sequence[Iterator[Any]], left: _LeftToCompare, waits: bool) -> None:
+        self._num_inputs = len(inputs)
+        self._left = left
+        self._memory = ReusedMemory()
+        self._memory.is_reused, self._memory.compares_all = False, True
+        self._rows = NextGroup(take_in_turn(cycle(range(len(inputs))), inputs, waits), self._memory)
+        self.has_ended = False  # an input has no more
+
+    def __next__(self) -> Any:
+        if self._left.num <= 0:
+            raise StopIteration
+        try:
+            row = self._rows.take(self._num_inputs)
+        except ValueError as error:
+            if not self._memory.is_reused:  # it is an error of an input
+                raise
+            raise ValueError(
+                "JoinData: the datapoint of one input has changed while that of another one was made: they use the "
+                "same memory, such as one buffer that both functions fill, so both would hold the same values. Yield, "
+                "or return, copies (array.copy())"
+            ) from error
+        if len(row) < self._num_inputs:
+            self.has_ended = True
+            raise StopIteration
+        joined = _join(*row)
+        self._left.num -= 1
+        components = joined.values() if isinstance(joined, dict) else joined
+        self._left.nbytes -= sum(getattr(item, "nbytes", 0) for item in components)
+        if self._left.nbytes < 0:
+            self._left.num = 0
+        return joined
+
+
+def _first_and_rest(first: _FirstJoined, rest: Iterator[Any]) -> Iterator[Iterator[Any]]:
+    yield first
+    if not first.has_ended:
+        yield rest
 
 
 class ConcatData(SeveralInputs[T_co]):

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from dataflow.errors import Dropped, LengthUnknown, NotAddressable, ShapeMismatch
+from dataflow.protocol.state import state_of
 from dataflow.runners.maps import MultiThreadMapData
 from dataflow.runners.parallel_data import ParallelData
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.iterating import DataFromGenerator, DataFromIterable
+from dataflow.transforms import joining
 from dataflow.transforms.batching import BatchData
 from dataflow.transforms.joining import ConcatData, JoinData
 from dataflow.transforms.mapping import MapData
@@ -61,6 +63,61 @@ def test_keys_that_two_dicts_share_are_named():
 def test_types_that_cannot_be_joined_are_named(other):
     with pytest.raises(TypeError, match=f"got list, {type(other).__name__}.*MapData"):
         list(JoinData([numbers(1), DataFromList([other])]))
+
+
+def into(buffer):
+    def fill(dp):
+        buffer[:] = dp[0]
+        return [buffer]
+
+    return fill
+
+
+def summed(buffer):
+    return lambda dp: [into(buffer)(dp)[0].sum()]
+
+
+def read_all(df):
+    return [[np.ravel(item).tolist() for item in dp] for dp in df]
+
+
+def read_by_index(df):
+    return read_all(df[k] for k in range(3))
+
+
+@pytest.mark.parametrize("make", [numbers, lambda n, start: DataFromIterable([[start + k] for k in range(n)])])
+@pytest.mark.parametrize("other", [into, summed])
+def test_inputs_that_fill_one_buffer_are_refused(make, other):
+    buffer = np.zeros(2)
+    df = JoinData([MapData(make(3, 0), into(buffer)), MapData(make(3, 50), other(buffer))])
+    with pytest.raises(ValueError, match=r"JoinData: .* use the same memory.*array.copy"):
+        list(df)
+
+
+@pytest.mark.parametrize("read", [read_all, read_by_index])
+def test_inputs_that_share_what_does_not_change_are_joined(read):
+    one, constant = numbers(3), np.ones(1)
+    df = JoinData([one, one, MapData(one, lambda dp: [*dp, constant]), MapData(one, lambda dp: [constant])])
+    assert read(df) == [[[k], [k], [k], [1], [1]] for k in range(3)]
+    own = JoinData([MapData(numbers(3), into(np.zeros(1))), MapData(numbers(3, 5), into(np.zeros(1)))])
+    assert read(own) == [[[k], [k + 5]] for k in range(3)]
+
+
+@pytest.mark.parametrize("nbytes", [1, 1 << 20])
+def test_only_the_first_datapoints_are_compared(nbytes):
+    large = np.zeros(nbytes, np.uint8)
+    df = JoinData([MapData(numbers(100), lambda dp: [*dp, large]), numbers(100)])
+    assert [[dp[0], dp[2]] for dp in df] == [[k, k] for k in range(100)]
+    assert state_of(df).part(joining._LeftToCompare).num == 0
+    assert [[dp[0], dp[2]] for dp in df] == [[k, k] for k in range(100)]
+
+
+def test_an_error_of_an_input_stays_its_own():
+    def fail(dp):
+        raise ValueError("of the function")
+
+    with pytest.raises(ValueError, match="of the function"):
+        list(JoinData([numbers(2), MapData(numbers(2), fail)]))
 
 
 def test_a_pass_ends_with_the_shortest():
