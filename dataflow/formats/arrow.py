@@ -21,7 +21,7 @@ kinds where it would make text of them, masks, time zones, and extension types (
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -381,15 +381,26 @@ def _without_views(kind: Any) -> Any:
     import pyarrow as pa
     from pyarrow import types
 
-    if types.is_string_view(kind):
-        return pa.large_string()
-    if types.is_binary_view(kind):
-        return pa.large_binary()
+    def without(kind: Any) -> Any:
+        if types.is_string_view(kind):
+            return pa.large_string()
+        return pa.large_binary() if types.is_binary_view(kind) else kind
+
+    return _replaced(kind, without)
+
+
+def _replaced(kind: Any, replace: Callable[[Any], Any]) -> Any:
+    """Return a type whose innermost types are replaced."""
+    import pyarrow as pa
+    from pyarrow import types
+
     if types.is_struct(kind):
-        return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
+        return pa.struct([field.with_type(_replaced(field.type, replace)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(_replaced(kind.key_type, replace), _replaced(kind.item_type, replace))
     if not _is_list(kind):
-        return kind
-    item = kind.value_field.with_type(_without_views(kind.value_type))
+        return replace(kind)
+    item = kind.value_field.with_type(_replaced(kind.value_type, replace))
     if types.is_fixed_size_list(kind):
         return pa.list_(item, kind.list_size)
     return pa.large_list(item) if types.is_large_list(kind) else pa.list_(item)
@@ -415,6 +426,7 @@ class _ArrowColumn:
 
     def __init__(self, data: Any) -> None:
         self._data = data
+        self._has_nanoseconds = "time64[ns]" in str(data.type)
 
     def rows(self, selection: Selection) -> Iterable[Any]:
         return _rows_of(self._select(selection))
@@ -429,7 +441,29 @@ class _ArrowColumn:
             found = self._data.slice(selection.start, selection.stop - selection.start)
         else:
             found = self._data.take(pa.array(selection))
-        return _plain(found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found)
+        found = _plain(found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found)
+        return _in_microseconds(found) if self._has_nanoseconds else found
+
+
+def _in_microseconds(data: Any) -> Any:
+    """Return times of day in microseconds, as Python has them, at any depth.
+
+    Raises:
+        ValueError: One has nanoseconds.
+    """
+    import pyarrow as pa
+
+    def coarser(kind: Any) -> Any:
+        return pa.time64("us") if kind == pa.time64("ns") else kind
+
+    rows = data.take(pa.array(np.arange(len(data))))  # of a slice of lists, values of other lists would be cast, too
+    try:
+        return rows.cast(_replaced(data.type, coarser))
+    except pa.ArrowInvalid as error:
+        raise ValueError(
+            f"a time of day has nanoseconds, which datetime.time lacks ({error}): cast the column before, to "
+            "pa.time64('us') with safe=False, or to pa.int64()"
+        ) from error
 
 
 def _rows_of(data: Any) -> Iterable[Any]:

@@ -74,6 +74,26 @@ def test_a_row_of_a_list_does_not_depend_on_the_rows_that_are_read_with_it(value
     assert together[0].tolist() == alone[0].tolist() == values[0]
 
 
+@pytest.mark.parametrize(
+    ("wrap", "wrap_value"),
+    [
+        (lambda pa, kind: kind, lambda value: value),
+        (lambda pa, kind: pa.list_(kind), lambda value: [value]),
+        (lambda pa, kind: pa.struct([("t", kind)]), lambda value: {"t": value}),
+        (lambda pa, kind: pa.map_(pa.string(), kind), lambda value: [("t", value)]),
+    ],
+)
+def test_nanoseconds_of_a_time_of_day_are_not_lost(wrap, wrap_value):
+    pa = arrow()
+    column = pa.array([wrap_value(2000), wrap_value(999), None], wrap(pa, pa.time64("ns")))
+    df = TableData(pa.table({"t": column}))
+    assert df[0] == {"t": wrap_value(datetime.time(microsecond=2))} and df[2] == {"t": None}
+    with pytest.raises(ValueError, match=r"column 't', row 1: .*which datetime.time lacks .*cast the column before"):
+        list(df)
+    with TableData(pa.table({"t": column}), max_failures=1) as rest:
+        assert len(list(rest)) == 2
+
+
 def test_rows_of_records_are_copies():
     records = np.array([(1, 2.0)], [("k", "i4"), ("x", "f8")])
     (row,) = TableData({"r": records})
