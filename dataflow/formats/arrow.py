@@ -40,6 +40,7 @@ __all__ = [
     "check_types",
     "column_of",
     "join_arrays",
+    "lies_in_nanoseconds",
 ]
 
 Selection = slice | NDArray[np.int64]
@@ -404,6 +405,21 @@ def _replaced(kind: Any, replace: Callable[[Any], Any]) -> Any:
     if types.is_fixed_size_list(kind):
         return pa.list_(item, kind.list_size)
     return pa.large_list(item) if types.is_large_list(kind) else pa.list_(item)
+
+
+def lies_in_nanoseconds(data: Any) -> bool:
+    """Whether all times of a chunked array, at any depth, are within the range of 64 bits of nanoseconds."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    def finer(kind: Any) -> Any:
+        return pa.timestamp("ns", kind.tz) if types.is_timestamp(kind) else kind
+
+    try:
+        data.cast(_replaced(data.type, finer))
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _has_array(data: Any) -> bool:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from dataflow.errors import FileDamaged
-from dataflow.formats.arrow import TableColumn, arrow_column, check_columns, check_types
+from dataflow.formats.arrow import TableColumn, arrow_column, check_columns, check_types, lies_in_nanoseconds
 from dataflow.formats.checksums import file_damaged
 from dataflow.formats.positional import Identity, UrlFile, changed_since, identity_of
 from dataflow.system.extras import optional
@@ -126,6 +126,7 @@ class ParquetFiles:
         except FileDamaged as error:
             damage = error
         else:
+            self._check_times(k, group, place)
             return {name: arrow_column(table.column(name)) for name in self.columns}, table.nbytes
         for name in self.columns:
             self._read(k, group, [name], f"{place}, column {name!r}")  # raises for the column that is damaged
@@ -135,6 +136,33 @@ class ParquetFiles:
         with self._reporting(self._paths[k], place):
             # Inside a worker, the other cores belong to the other workers.
             return self._file(k).read_row_group(group, columns=columns, use_threads=worker_info() is None)
+
+    def _check_times(self, k: int, group: int, place: str) -> None:
+        """Check the times of 96 bits, which Arrow reads as 64 bits of nanoseconds: others would be another time.
+
+        Raises:
+            FileDamaged: One is outside of their range; names file, row group, and column.
+        """
+        schema, path = self._footers[k].schema, self._paths[k]
+        leaves = [schema.column(leaf) for leaf in range(len(schema))]
+        times = [f"{leaf.path}." for leaf in leaves if leaf.physical_type == "INT96"]
+        names = [name for name in self.columns if any(time.startswith(f"{name}.") for time in times)]
+        if not names:
+            return
+        self._file(k)
+        with self._reporting(path, place):
+            file = self._parquet.ParquetFile(
+                self._open[k][1], metadata=self._footers[k], coerce_int96_timestamp_unit="us"
+            )
+            table = file.read_row_group(group, columns=names, use_threads=worker_info() is None)
+        for name in names:
+            if not lies_in_nanoseconds(table.column(name)):
+                raise FileDamaged(
+                    f"{path}, {place}, column {name!r}: a time lies outside of the years 1677 to 2262, and times of "
+                    "96 bits are read as nanoseconds, which have no others. Leave the column out with columns=, or use "
+                    "pyarrow.parquet.read_table(path, coerce_int96_timestamp_unit='us')",
+                    path=path,
+                )
 
     def named(self, number: int) -> tuple[str, int]:
         """Return the file of a part, and the number of its first row there."""

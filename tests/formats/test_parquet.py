@@ -1,10 +1,12 @@
 """Parquet files: what is read, and when; files that differ, and files that are damaged."""
 
 import collections
+import datetime
 import importlib
 import importlib.util
 import os
 
+import numpy as np
 import pytest
 
 from dataflow import FileDamaged, TableData, TooManyFailures
@@ -143,3 +145,25 @@ def test_a_file_that_cannot_be_used_counts_as_one_row_that_failed(tmp_path):
         len(TableData(paths, columns=["x"], max_failures=9))
     with pytest.raises(FileDamaged, match=r"4\.parquet, its footer"):
         len(TableData(paths))
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_times_of_96_bits_that_nanoseconds_have_not_are_refused(is_nested, tmp_path):
+    pa = arrow()
+    path = str(tmp_path / "spark.parquet")
+
+    def write(*years):
+        times = [datetime.datetime(year, 1, 1) for year in years]
+        column = pa.array([[time] for time in times] if is_nested else times)
+        table = pa.table({"t": column, "id": np.arange(len(years))})
+        write_table = importlib.import_module("pyarrow.parquet").write_table
+        write_table(table, path, use_deprecated_int96_timestamps=True, row_group_size=2)
+
+    write(1700, 2200)
+    rows = [np.ravel(row["t"])[0] for row in TableData(path)]
+    assert rows == [np.datetime64("1700-01-01"), np.datetime64("2200-01-01")]
+    write(2020, 2021, 2022, 9999)
+    with pytest.raises(FileDamaged, match=r"row group 1 .*column 't': a time lies outside of the years 1677 to 2262"):
+        list(TableData(path))
+    assert [row["id"] for row in TableData(path, max_failures=2)] == [0, 1]
+    assert len(list(TableData(path, columns=["id"]))) == 4
