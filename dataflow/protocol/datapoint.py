@@ -22,6 +22,7 @@ from numpy.typing import DTypeLike, NDArray
 from dataflow.errors import ShapeMismatch
 
 __all__ = [
+    "ARRAY_NAMES",
     "HOLE",
     "INT32",
     "Hole",
@@ -72,6 +73,8 @@ _JOINED_BYTES: Final = range(1 << 10, 1 << 13)
 """Sizes of arrays that are joined: NumPy keeps 80 bytes in each that was read as bytes, too many for smaller ones."""
 _HUGE_BYTES: Final = 1 << 22
 """From this size on NumPy asks for huge pages."""
+ARRAY_NAMES: Final = ("__array__", "__array_interface__", "__array_struct__", "__dlpack__")
+"""Of which an array or tensor of another library has at least one."""
 _EXACT: Final = 2**53  # below it, floats of 64 bits are exact integers
 _INTEGER: Final = re.compile(r"int\d")
 _shape: Final = attrgetter("shape")
@@ -382,12 +385,12 @@ def as_number_or_array(value: Any, key: Any, int_dtype: np.dtype[Any] = INT32) -
     if isinstance(value, list | tuple):
         return _stack_lists([value], key, int_dtype)[0]
     try:
-        if any(hasattr(value, name) for name in ("__array__", "__array_interface__", "__array_struct__")):
+        if any(hasattr(value, name) for name in ARRAY_NAMES[:-1]):
             array = np.asarray(value)
             if array.dtype.kind in "fO" and _lost_integers(value, array):
                 raise TypeError("NumPy makes floats of its integers: fill in those that are missing, or cast it")
             return array
-        if hasattr(value, "__dlpack__"):
+        if hasattr(value, ARRAY_NAMES[-1]):
             return np.from_dlpack(value)
     except Exception as error:  # another library's: a tensor on a GPU, or of a dtype that NumPy lacks
         raise TypeError(

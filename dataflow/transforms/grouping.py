@@ -44,6 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.protocol.base import DataFlow
+from dataflow.protocol.datapoint import ARRAY_NAMES, as_number_or_array
 from dataflow.protocol.passes import walk
 
 __all__ = ["MemoryWatch", "NextGroup", "ReusedMemory", "copy_datapoint", "has_several_sources", "may_reuse_memory"]
@@ -415,7 +416,12 @@ def copy_datapoint(value: Any) -> Any:
     if not _is_array(value):
         return value
     copies = getattr(value, "clone", None) or getattr(value, "copy", None)  # of torch; of images of PIL, and others
-    return value if copies is None else copies()
+    if copies is not None:
+        return copies()
+    try:
+        return np.array(as_number_or_array(value, None))
+    except TypeError:  # the batch raises it with the name of the component
+        return value
 
 
 def _copy_of_objects(value: NDArray[Any]) -> NDArray[Any]:
@@ -427,7 +433,10 @@ def _copy_of_objects(value: NDArray[Any]) -> NDArray[Any]:
 
 def _is_array(value: Any) -> bool:
     """Whether it is an array of another library."""
-    return hasattr(type(value), "__array__") and not isinstance(value, np.ndarray | np.generic)
+    if isinstance(value, np.ndarray | np.generic | type):
+        return False
+    kind, own = type(value), getattr(value, "__dict__", ())  # not what `__getattr__` of a user's class says
+    return any(hasattr(kind, name) or name in own for name in ARRAY_NAMES)
 
 
 def _bytes_of(value: Any) -> bytes:
@@ -435,6 +444,6 @@ def _bytes_of(value: Any) -> bytes:
     try:
         if hasattr(value, "data_ptr"):  # a tensor of torch, of any dtype and device
             value = value.detach().cpu().contiguous().flatten().view(sys.modules["torch"].uint8)
-        return np.asarray(value).tobytes()
+        return bytes(value) if isinstance(value, bytearray) else np.asarray(as_number_or_array(value, None)).tobytes()
     except (TypeError, ValueError, RuntimeError, NotImplementedError):
         return b""

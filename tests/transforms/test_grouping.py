@@ -161,6 +161,49 @@ def test_one_buffer_in_containers_of_any_class_gives_right_batches(source, make)
     assert plain(make(DataFromGenerator(source))) == plain(make(kept(source)))
 
 
+class WithDlpack:
+    """An array of a library that has no `copy`, as frames of video have."""
+
+    def __init__(self, buffer):
+        self.buffer = buffer
+
+    def __dlpack__(self, **options):
+        return self.buffer.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.buffer.__dlpack_device__()
+
+
+class WithInterface:
+    def __init__(self, buffer):
+        self.buffer = buffer
+        self.__array_interface__ = buffer.__array_interface__
+
+
+def of_arrow(buffer):
+    pa = pytest.importorskip("pyarrow")
+    return pa.Array.from_buffers(pa.float64(), buffer.size, [None, pa.py_buffer(buffer)])
+
+
+@pytest.mark.parametrize("kind", [WithDlpack, WithInterface, of_arrow])
+@pytest.mark.parametrize("start", [0, 8])
+def test_one_buffer_of_a_library_without_copies_gives_no_wrong_batch(kind, start):
+    def source():
+        buffer = np.zeros(3)
+        for k in range(24):
+            if k < start:
+                buffer = np.zeros(3)
+            buffer[:] = k
+            yield [kind(buffer)]
+
+    batches = BatchData(DataFromGenerator(source), 4)
+    if start:
+        with pytest.raises(ValueError, match="has changed while the batch was made"):
+            list(batches)
+    else:
+        assert [batch[0][:, 0].tolist() for batch in batches] == np.arange(24).reshape(6, 4).tolist()
+
+
 def test_one_buffer_in_an_array_of_objects_gives_right_batches():
     def source():
         buffer = np.zeros(2)
