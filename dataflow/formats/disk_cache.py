@@ -65,8 +65,9 @@ class DiskCacheData(ProxyDataFlow[T_co]):
         fingerprint: Any text that identifies `ds`; change it when `ds` changes. None derives it from `ds`: nodes count
             by their classes and parameters; data by value; functions and classes of your program by their code, by what
             they hold, and by the global variables and functions that the code names, to any depth; packages by name and
-            version; files that sources name by size and time of change. What code reads from files, the environment,
-            the clock, the network or global random generators is not included.
+            version; files that sources name, and those that a list for `FetchData` names, by size and time of change.
+            What code reads from files, the environment, the clock, the network or global random generators is not
+            included.
         pickle: Pickle components without a representation of their own.
 
     Raises:
@@ -75,7 +76,7 @@ class DiskCacheData(ProxyDataFlow[T_co]):
             read only once, and an attempt to fill the file was interrupted.
             Also if datapoints are skipped within `max_failures` while a worker fills the file.
         TypeError: Something that `ds` holds, or a global variable that its functions name, cannot be compared between
-            runs, or does not exist yet; names it.
+            runs, or does not exist yet; names it. So is what `FetchData` reads by URL, or by a name that code makes.
         NotStorable: A datapoint cannot be stored; names its component.
         OSError: For example, the disk is full. No partial file is left.
         LengthUnknown: `len` before the file is filled, if the length of `ds` is unknown; or while iterating: the
