@@ -24,12 +24,12 @@ import importlib
 import inspect
 import reprlib
 import sys
-from array import array
+from array import array as array_of_python
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
 from itertools import chain, zip_longest
 from pathlib import PurePath
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -43,6 +43,7 @@ from dataflow.system.references import (
     MAX_ITEMS,
     MISSING,
     VALUES,
+    VIEWS,
     Variable,
     array_checksum,
     changed_by_methods,
@@ -65,7 +66,6 @@ from dataflow.system.references import (
 __all__ = ["ImportCheck", "Snapshot"]
 
 _PLAIN: Final = VALUES | {MethodType, np.dtype}
-_BUFFERS: Final = (np.ndarray, bytearray, array)
 
 
 class Snapshot:
@@ -180,15 +180,16 @@ def _contents(where: str, value: Any, *, shared: bool) -> Iterator[tuple[str, An
         shared: Look also into memory that processes share: workers that are forked see what changes there.
     """
     items: list[Any] = []
-    if isinstance(value, COLLECTIONS):
+    if isinstance(value, COLLECTIONS + VIEWS):
         if len(value) > MAX_ITEMS:
-            items = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
+            items = [*value.keys(), *value.values()] if isinstance(value, dict | MappingProxyType) else list(value)
     elif isinstance(value, np.ndarray) and value.dtype.hasobject:
         items = value.ravel().tolist()
-    elif isinstance(value, _BUFFERS) and (
-        shared or not isinstance(value, np.ndarray) or not _is_of_other_memory(value)
-    ):
-        yield f"the content of {where}", array_checksum(np.asarray(value)).to_bytes(4)
+    elif type(value) not in _PLAIN:
+        with suppress(TypeError, ValueError, BufferError):  # it has no memory that can be looked at
+            numbers = value if isinstance(value, np.ndarray) else np.asarray(memoryview(value))
+            if shared or not _is_of_other_memory(numbers):
+                yield f"the content of {where}", array_checksum(np.asarray(numbers)).to_bytes(4)
     if not items:
         return
     if (number := checksum(items, by_identity=True)) is not None:
@@ -215,11 +216,15 @@ def _is_shared(tensor: Any) -> bool:
 
 def _is_of_other_memory(array: Any) -> bool:
     """Whether an array is part of a file, or of memory that processes may share."""
-    while isinstance(array, np.ndarray):
+    while isinstance(array, np.ndarray | memoryview):
         if isinstance(array, np.memmap):
             return True
-        array = array.base
-    return not isinstance(array, bytearray | None)
+        array = array.base if isinstance(array, np.ndarray) else array.obj
+    if isinstance(array, loaded_class("torch", "Tensor")):
+        return _is_shared(array)
+    if type(type(array)).__module__ == "_ctypes":
+        return hasattr(array, "_wrapper")  # of `multiprocessing`
+    return not isinstance(array, bytearray | bytes | array_of_python | np.generic | None)
 
 
 def _is_pickled_by_name(function: FunctionType) -> bool:

@@ -22,7 +22,7 @@ import sys
 import types
 import zlib
 from array import array
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
@@ -40,6 +40,7 @@ __all__ = [
     "MAX_ITEMS",
     "MISSING",
     "VALUES",
+    "VIEWS",
     "Variable",
     "array_checksum",
     "attributes_of",
@@ -442,7 +443,7 @@ def defined_by(cls: type) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-_FOLLOWED: Final[tuple[Any, ...]] = (*COLLECTIONS, types.MappingProxyType)
+VIEWS: Final[tuple[Any, ...]] = (types.MappingProxyType, type({}.keys()), type({}.values()), type({}.items()))
 _NO_PARTS: Final = frozenset(
     VALUES | {CodeType, ModuleType, logging.Logger, logging.RootLogger}  # loggers remember who has asked them
 )
@@ -464,7 +465,9 @@ def parts(where: str, value: Any) -> Iterator[tuple[str, Any]]:
         if not is_of_library(value):
             yield from ((f"a base of {where}", base) for base in value.__bases__)
             yield from ((f"{value.__qualname__}.{name}", item) for name, item in defined_by(value))
-    elif isinstance(value, _FOLLOWED):
+    elif isinstance(value, COLLECTIONS + VIEWS):
+        if isinstance(value, defaultdict):
+            yield f"{where}.default_factory", value.default_factory
         if len(value) <= MAX_ITEMS:
             items = [*value.items()] if isinstance(value, dict | types.MappingProxyType) else enumerate([*value])
             yield from ((f"{where}[{key!r:.40}]", item) for key, item in items)
@@ -559,8 +562,13 @@ def _reader_of(kind: type) -> _Reader | None:
         return lambda value: {**dict(attributes_of(value)), "": bytes(value)}
     if issubclass(kind, loaded_class("torch", "Tensor")):
         return lambda value: {**dict(attributes_of(value)), "": tensor_content(value)}
-    if issubclass(kind, type | FunctionType | ModuleType):
+    if issubclass(kind, type | ModuleType):
         return None
+    if issubclass(kind, (FunctionType, *_MADE)):
+        return lambda value: {
+            **(dict(unchanged_held(value)) if kind is FunctionType else made_of(value)),
+            "": id(value),
+        }
     bases = [vars(base) for base in kind.__mro__ if "__slots__" in vars(base)]
     slots = [name for base in bases for name, held in base.items() if isinstance(held, types.MemberDescriptorType)]
     if not is_of_library(kind) or issubclass(kind, loaded_class("torch.nn", "Module")):

@@ -2,6 +2,7 @@
 
 import array
 import collections
+import ctypes
 import functools
 import gc
 import importlib
@@ -615,6 +616,22 @@ def exchange_one(held):
     held.add(-1)
 
 
+class Held:
+    def __init__(self, number):
+        self.number = number
+
+    def method(self, dp):
+        return [self.number]
+
+
+def closure(held):
+    return lambda dp: [held, dp]
+
+
+def set_byte(held):
+    held[57] = 1
+
+
 class OwnArray(np.ndarray):
     """An array of the user."""
 
@@ -647,6 +664,38 @@ CHANGES = {  # of one element
         lambda: [[Path("a"), np.array([{"label": k}])] for k in range(100)],
         lambda held: held[57][1][0].update(label=-1),
     ),
+    "list of partials": (
+        lambda: [functools.partial(by_weight, weights=np.zeros(1)) for _ in range(100)],
+        lambda held: held[57].keywords["weights"].fill(1),
+    ),
+    "list of bound methods": (
+        lambda: [Sample("a", k).__eq__ for k in range(100)],
+        lambda held: setattr(held[57].__self__, "label", -1),
+    ),
+    "list of methods of the user": (
+        lambda: [Held(k).method for k in range(100)],
+        lambda held: setattr(held[57].__self__, "number", -1),
+    ),
+    "list of closures": (
+        lambda: [closure([k]) for k in range(100)],
+        lambda held: held[57].__closure__[0].cell_contents.append(1),
+    ),
+    "list of functions that are exchanged": (
+        lambda: [closure([0]) for _ in range(100)],
+        lambda held: held.__setitem__(57, lambda dp: dp),
+    ),
+    "factory of a dict": (
+        lambda: collections.defaultdict(closure([0])),
+        lambda held: held.default_factory.__closure__[0].cell_contents.append(1),
+    ),
+    "proxy": (lambda: types.MappingProxyType({k: [k] for k in range(100)}), lambda held: held[57].append(1)),
+    "values of a dict": ({k: [k] for k in range(100)}.values, lambda held: next(iter(held)).append(1)),
+    "values of a small dict": ({1: [1]}.values, lambda held: next(iter(held)).append(1)),
+    "memoryview": (lambda: memoryview(bytearray(100)), set_byte),
+    "memoryview of an array": (lambda: memoryview(np.zeros(100, np.uint8)), set_byte),
+    "array over a memoryview": (lambda: np.asarray(memoryview(bytearray(100))), set_byte),
+    "array over one of the standard library": (lambda: np.asarray(array.array("B", [0] * 100)), set_byte),
+    "array of C": (ctypes.c_ubyte * 100, set_byte),
     "tuple": (lambda: tuple(nested(k) for k in range(100)), set_nested),
     "dict": (lambda: {k: nested(k) for k in range(100)}, set_nested),
     "set": (lambda: set(range(100)), exchange_one),
@@ -742,6 +791,31 @@ def test_a_batch_that_a_function_holds_has_changed():
     before = Snapshot([df])
     batch[:] = 5
     assert "content" in before.difference(Snapshot([df]))
+
+
+def bytes_in(held):
+    return np.frombuffer(held, np.uint8)
+
+
+def test_an_array_over_a_tensor_has_changed():
+    weights = pytest.importorskip("torch").zeros(3).numpy()
+    df = MapData(source(2), functools.partial(by_weight, weights=weights))
+    before = Snapshot([df])
+    weights[:] = 5
+    assert "content" in before.difference(Snapshot([df]))
+
+
+@pytest.mark.parametrize(
+    "view", [lambda held: held, lambda held: memoryview(held).cast("B"), bytes_in, lambda _: mmap.mmap(-1, 100)]
+)
+def test_memory_of_multiprocessing_is_no_change_for_workers_that_are_forked(view):
+    shared = (ctypes.c_ubyte * 100).from_buffer(mmap.mmap(-1, 100))
+    shared._wrapper = None  # as of `multiprocessing.RawArray`, whose memory would be left behind
+    held = view(shared)
+    df = MapData(source(2), functools.partial(by_weight, weights=held))
+    before = Snapshot([df])
+    held[57] = 1
+    assert before.difference(Snapshot([df])) is None
 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.full)])
