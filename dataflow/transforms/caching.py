@@ -36,8 +36,9 @@ class CacheData(ProxyDataFlow[T_co]):
     fails at once, and cannot affect later passes. Arrays are copied once, as they come, if their source might use their
     memory again; a file that is mapped for reading stays mapped. What else can be changed (other containers, arrays of
     objects, masked arrays, tensors, objects of the user) is copied (`copy.deepcopy`) for each pass. A pass that is left
-    early keeps what was read so far; the next one reads the rest. `reset_state` and `close` empty the cache. Place it
-    above a runner: below, every worker fills a cache of its own.
+    early keeps what was read so far; the next one reads the rest. `reset_state` and `close` empty the cache, and
+    another flow that is assigned to `ds` is read anew. Place it above a runner: below, each worker fills a cache of its
+    own.
 
     Args:
         ds: The input. Only its first pass is read.
@@ -156,7 +157,8 @@ class CacheData(ProxyDataFlow[T_co]):
     # -- both ----------------------------------------------------------------------------------------------------------
 
     def _remembered(self, stream: Stream) -> _Slots | _Recording | None:
-        return self._memory.get(self._key(stream))
+        memory = self._memory.get(self._key(stream))
+        return memory if memory is not None and memory.ds is self.ds else None
 
     def _remember(self, stream: Stream, memory: _Slots | _Recording) -> _Slots | _Recording:
         key = self._key(stream)
@@ -164,6 +166,7 @@ class CacheData(ProxyDataFlow[T_co]):
             # Another root means that the user has called `seed` again: drop what was drawn under the old one.
             for old in [known for known in self._memory if known is not None and known.root != key.root]:
                 self._memory.pop(old, None)
+        memory.ds = self.ds
         self._memory[key] = memory
         return memory
 
@@ -184,6 +187,8 @@ class _Kept:
         datapoints: Where they are kept.
         may_change: Whether the memory of their arrays may be used for later ones.
     """
+
+    ds: DataFlow | None = None  # the input that they come from
 
     def __init__(self, datapoints: list[Any], *, may_change: bool) -> None:
         self.datapoints = datapoints

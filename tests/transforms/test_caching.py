@@ -179,6 +179,19 @@ def test_reset_and_close_empty_the_cache(addressable):
         empty()
 
 
+@KINDS
+@SHUFFLES
+def test_another_input_is_read_anew(addressable, shuffle):
+    df = CacheData(Counted(2, addressable).ds, shuffle)
+    assert sorted(values(df)) == [0, 1]
+    for n in (3, 3, 2):
+        source = Counted(n, addressable)
+        df.ds = MapData(source.ds, lambda dp: [dp[0] + 7])
+        for _ in range(2):
+            assert sorted(values(df)) == [k + 7 for k in range(n)]
+        assert source.made == n
+
+
 @pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, lambda df: pickle.loads(pickle.dumps(df))])
 def test_a_copy_has_its_own_empty_cache(clone):
     df = CacheData(DataFromList([[1]]))
