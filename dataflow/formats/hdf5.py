@@ -25,7 +25,7 @@ from dataflow.formats.columns import (
     check_num_rows,
 )
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader
-from dataflow.formats.positional import PositionalFile
+from dataflow.formats.positional import Identity, PositionalFile
 from dataflow.formats.saving import replacing, save_pass
 from dataflow.protocol.base import DataFlow
 from dataflow.system.descriptors import closed_on_error
@@ -306,6 +306,10 @@ class _HDF5Reader:
         if getattr(error, "errno", None):
             return error  # an error of the system: a file that may not be read, or a failing disk
         return file_damaged(self.path, place, f"HDF5 cannot read it ({error})", offset)
+
+    @property
+    def identities(self) -> Sequence[Identity]:
+        return [self._watched.identity]
 
     def __len__(self) -> int:
         return self._num

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dataflow.errors import FileDamaged
 from dataflow.formats.compression import HEAD_BYTES, compressed
 from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, parts_of, runs, starts_of
-from dataflow.formats.positional import OpenFiles, PositionalFile
+from dataflow.formats.positional import Identity, OpenFiles, PositionalFile
 from dataflow.protocol.base import T_co
 from dataflow.protocol.failures import Budget
 from dataflow.system.descriptors import closed_on_error
@@ -163,9 +163,9 @@ class LinesData(FilesData):
             key = tuple((path, *state) for path, state in zip(self.paths, states, strict=True))
             num_bytes = sum(int(state[0]) for state in states)
             find = partial(_find_lines, files, len(self.paths), num_bytes, self._skip)
-            return _LinesReader(self.paths, files, self._df_indexes.get(key, find))
+            return _LinesReader(self.paths, files, states, self._df_indexes.get(key, find))
 
-    def _state_of(self, files: OpenFiles, number: int) -> list[int | str]:
+    def _state_of(self, files: OpenFiles, number: int) -> Identity:
         try:
             return files.open(number).identity
         except FileNotFoundError as error:
@@ -193,7 +193,10 @@ class _Lines(NamedTuple):
 class _LinesReader:
     """Open files."""
 
-    def __init__(self, paths: Sequence[str], files: OpenFiles, indexes: Sequence[_Lines]) -> None:
+    def __init__(
+        self, paths: Sequence[str], files: OpenFiles, identities: Sequence[Identity], indexes: Sequence[_Lines]
+    ) -> None:
+        self.identities = identities
         self._paths = paths
         self._files = files
         self._indexes = indexes

@@ -23,7 +23,7 @@ import numpy as np
 from dataflow.errors import DataFlowTerminated, FileDamaged
 from dataflow.formats.checksums import ALGORITHM, check_version, file_damaged
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader, runs
-from dataflow.formats.positional import PositionalFile
+from dataflow.formats.positional import Identity, PositionalFile
 from dataflow.formats.records import RecordDecoder, RecordEncoder, is_record
 from dataflow.formats.saving import replacing, save_pass
 from dataflow.protocol.base import DataFlow, T_co
@@ -343,6 +343,11 @@ class _LMDBFile:
             raise DataFlowTerminated(f"{self.path} was closed while it was being read")
         return self._shared.transaction
 
+    @property
+    def identity(self) -> Identity:
+        """The state of the file, as it was opened."""
+        return [] if self._shared is None else self._shared.file.identity
+
     def require_unchanged(self) -> None:
         """Check that the file is what was opened: other programs may write where the snapshot is.
 
@@ -463,6 +468,10 @@ class _LMDBKeyReader:
         check_version(self._file.path, "", version, _VERSION, algorithm)
         if expected != num:
             raise file_damaged(self._file.path, "", f"there are {num} datapoints, and {expected} were written")
+
+    @property
+    def identities(self) -> Sequence[Identity]:
+        return [self._file.identity]
 
     def __len__(self) -> int:
         return self._num

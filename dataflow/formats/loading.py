@@ -5,26 +5,32 @@ Guarantees:
 - A file is opened where it is read, when it is read: a flow may be pickled, and a forked process opens its own.
 - Memory does not grow with the file, apart from 4 bytes per datapoint for an order, and what a format documents.
 - `close` closes the file, and so does the end of the flow. Iterating it again reopens it.
+- All processes and threads that have copies of a flow read the same files, or raise: a copy that opens a file compares
+  it with what the flow had open when it was copied.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import platform
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, partial
 from itertools import chain, pairwise
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dataflow.formats.positional import Identity, changed_since
 from dataflow.protocol.base import Blocks, RNGDataFlow, T_co
 from dataflow.protocol.parameters import flag, whole_number
 from dataflow.protocol.seeding import Stream, Table, permutation, rng, root_seed
-from dataflow.protocol.state import state_of
+from dataflow.protocol.state import FlowState, state_of
 from dataflow.sources.source import Source
 from dataflow.system.urls import files_below, is_url
 from dataflow.system.walking import walk
@@ -54,6 +60,10 @@ _BLOCK = 4096  # positions that are requested at a time; a reader may join neigh
 class Reader(Protocol):
     """A file that is open in this process."""
 
+    @property
+    def identities(self) -> Sequence[Identity]:
+        """The state of each file, in the order of their paths, as it was opened."""
+
     def __len__(self) -> int:
         """Return the number of datapoints."""
 
@@ -80,6 +90,7 @@ class PositionalSource(Source[T_co], RNGDataFlow[T_co]):
     """
 
     _df_indexed = True
+    _df_opened: _Opened | None = None  # while it is open here; in a copy, what was open where it comes from
 
     def __init__(
         self, shuffle: bool | None = None, *, block_shuffle: int | None = None, seed: int | None = None
@@ -102,12 +113,36 @@ class PositionalSource(Source[T_co], RNGDataFlow[T_co]):
         if state.resource is None:
             with state.lock:  # if two threads begin, one opens it
                 if state.resource is None:
-                    state.own(self, self._df_open_reader())
+                    self._open(state)
         return state.resource
 
+    def _open(self, state: FlowState) -> None:
+        reader = self._df_open_reader()
+        try:
+            now = _Opened(state, _this_machine(), reader.identities, len(reader))
+            if self._df_opened is None:
+                self._df_opened = now
+            elif self._df_opened.by is not state:
+                self._df_opened.require_same(now, self._df_files)
+        except BaseException:
+            reader.close()
+            raise
+        state.own(self, reader)
+
     def reset_state(self) -> None:
-        state_of(self).own(self, None)
+        state = state_of(self)
+        if self._df_opened is not None and self._df_opened.by is state:  # not in a worker, which begins with a reset
+            self._df_opened = None
+        state.own(self, None)
         super().reset_state()
+
+    def _df_close(self) -> None:
+        super()._df_close()
+        self._df_opened = None
+
+    @property
+    def _df_deciding(self) -> dict[str, Any]:
+        return {name: value for name, value in super()._df_deciding.items() if name != "_df_opened"}
 
     def __len__(self) -> int:
         return len(self.reader())
@@ -151,6 +186,39 @@ class PositionalSource(Source[T_co], RNGDataFlow[T_co]):
         make = permutation if self.block_shuffle is None else partial(_permute_blocks, block=self.block_shuffle)
         order: NDArray[Any] = self._orders.get((words, n), partial(make, words, n))
         return order
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """What a flow has opened, for copies of it in other processes and threads."""
+
+    by: FlowState  # of the flow; a copy has another
+    machine: str
+    identities: Sequence[Identity]
+    num: int  # datapoints
+
+    def require_same(self, now: _Opened, paths: Sequence[str]) -> None:
+        """Check that a copy has opened the same files.
+
+        On another machine, `paths` may be copies of the files, with other times: there, sizes are compared.
+
+        Raises:
+            FileDamaged: One has changed.
+        """
+        is_here = self.machine == now.machine
+        for path, before, found in zip(paths, self.identities, now.identities, strict=True):
+            if (before != found) if is_here else (before[:1] != found[:1]):
+                raise changed_since(path)
+        if paths and self.num != now.num:
+            raise changed_since(paths[0])
+
+
+@cache
+def _this_machine() -> str:
+    """The name of this machine, and an identifier of the time since it was started."""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        return f"{platform.node()} {file.read()}"
+    return platform.node()
 
 
 class FilesData(PositionalSource[T_co]):

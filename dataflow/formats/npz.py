@@ -10,7 +10,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any
 
@@ -31,7 +31,7 @@ from dataflow.formats.columns import (
 )
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader, existing
 from dataflow.formats.npy import FIXED_BYTES, MAGIC, NpyHeader, read_header, size_of_header
-from dataflow.formats.positional import PositionalFile
+from dataflow.formats.positional import Identity, PositionalFile
 from dataflow.formats.saving import replacing, save_pass
 from dataflow.protocol.base import DataFlow
 from dataflow.sources.in_memory import DataFromList
@@ -181,6 +181,10 @@ class _NpzReader:
                     self._table, self._num, self._columns = self._ours(archive, about)
             check_num_rows(path, self._num, self._table.columns)
             self._files = files.pop_all()
+
+    @property
+    def identities(self) -> Sequence[Identity]:
+        return [self._file.identity]
 
     def __len__(self) -> int:
         return self._num

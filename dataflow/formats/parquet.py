@@ -168,6 +168,11 @@ class ParquetFiles:
         """Return the file of a part, and the number of its first row there."""
         return self._paths[self._places[number][0]], self._first_rows[number]
 
+    @property
+    def identities(self) -> list[Identity]:
+        """The state of each file, as its footer was read; empty for one that cannot be read."""
+        return [self._identities.get(k, []) for k in range(len(self._paths))]
+
     def require_unchanged(self, numbers: Iterable[int]) -> None:
         """Check the files of these parts that are open; the others are checked when they are opened again.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from dataflow.formats.checksums import file_damaged
 from dataflow.formats.compression import compressed
 from dataflow.formats.json_lines import finite
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader
-from dataflow.formats.positional import PositionalFile
+from dataflow.formats.positional import Identity, PositionalFile
 from dataflow.system.descriptors import closed_on_error
 
 __all__ = ["SVMLightData"]
@@ -89,6 +89,10 @@ class _LineReader:
             self._num_features = highest - self._first + 1 if num_features is None else num_features
             if highest - self._first >= self._num_features:
                 raise ValueError(f"{path} has a feature {highest}, and num_features is {num_features}")
+
+    @property
+    def identities(self) -> Sequence[Identity]:
+        return [self._file.identity]
 
     def __len__(self) -> int:
         return len(self._lines)

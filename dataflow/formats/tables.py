@@ -36,6 +36,7 @@ from dataflow.formats.arrow import (
 )
 from dataflow.formats.loading import PositionalSource, Positions, by_part, files_of, parts_of, starts_of
 from dataflow.formats.parquet import ParquetFiles
+from dataflow.formats.positional import Identity
 from dataflow.protocol.base import Blocks, DataFlow
 from dataflow.protocol.datapoint import present
 from dataflow.protocol.failures import Budget
@@ -155,7 +156,13 @@ class TableData(ToleratesFailures[dict[str, Any]], PositionalSource[dict[str, An
                 "such as pyarrow.dataset.dataset(folder, partitioning='hive').to_table()"
             )
         return _TableReader(
-            files.columns, files.num_rows, files.load, files.named, check=files.require_unchanged, close=files.close
+            files.columns,
+            files.num_rows,
+            files.load,
+            files.named,
+            identities=files.identities,
+            check=files.require_unchanged,
+            close=files.close,
         )
 
     def _partitions(self) -> set[str]:
@@ -275,6 +282,7 @@ class _TableReader:
         load: Returns the columns of a part, and their size in bytes.
         is_in_memory: All parts are in memory already, so none is dropped.
         named: Returns the name of the table, or of the file of a part, and the part's first row in it.
+        identities: The state of each file.
         check: Raises if what `load` reads of these parts has changed.
         close: Closes what `load` reads.
     """
@@ -287,6 +295,7 @@ class _TableReader:
         named: Callable[[int], tuple[str, int]],
         *,
         is_in_memory: bool = False,
+        identities: Sequence[Identity] = (),
         check: Callable[[Set[int]], None] = lambda parts: None,
         close: Callable[[], None] = lambda: None,
     ) -> None:
@@ -294,6 +303,7 @@ class _TableReader:
         self._starts = starts_of(num_rows)
         self._load = load
         self._named = named
+        self.identities = identities
         self._check = check
         self._close = close
         self._is_in_memory = is_in_memory

@@ -13,7 +13,7 @@ import logging
 import os
 import struct
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Final
@@ -25,7 +25,7 @@ from dataflow.formats.checksums import crc32c_function, file_damaged, masked_crc
 from dataflow.formats.compression import compressed
 from dataflow.formats.index_files import Offsets, read_index, write_index
 from dataflow.formats.loading import DiskData, PathLike, Positions, runs
-from dataflow.formats.positional import PositionalFile
+from dataflow.formats.positional import Identity, PositionalFile
 from dataflow.formats.records import RecordDecoder, RecordEncoder, is_last, is_record, mark_last
 from dataflow.formats.saving import replacing, save_pass
 from dataflow.protocol.base import DataFlow
@@ -103,6 +103,10 @@ class RecordReader:
             self._check_end()
         self._mean_size = -(-int(self._offsets[-1]) // max(1, len(self))) or 1
         self._verified = bytearray(b"\1" if verified else b"\0") * len(self)
+
+    @property
+    def identities(self) -> Sequence[Identity]:
+        return [self._file.identity]
 
     def __len__(self) -> int:
         return len(self._offsets) - 1

@@ -37,7 +37,7 @@ from dataflow.formats.index_files import Offsets, read_index, write_index
 from dataflow.formats.json_lines import finite
 from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, parts_of, runs, starts_of
 from dataflow.formats.npy import array_of
-from dataflow.formats.positional import OpenFiles, PositionalFile, UrlFile, identity_of
+from dataflow.formats.positional import Identity, OpenFiles, PositionalFile, UrlFile, identity_of
 from dataflow.protocol.failures import Budget
 from dataflow.protocol.parameters import flag
 from dataflow.protocol.seeding import Table
@@ -286,6 +286,7 @@ class _ShardsReader:
         self._files = OpenFiles(paths)
         with closed_on_error():
             key = tuple(map(self._identity, range(len(paths))))
+            self.identities: Sequence[Identity] = [[*state] for _, *state in key]
             self._shards: list[_Shard] = indexes.get(key, partial(self._find_samples, keep_index))
         self._starts = starts_of(shard.num for shard in self._shards)
 

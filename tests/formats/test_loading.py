@@ -1,7 +1,9 @@
 """What all nodes over files share: their paths, a reader that is opened once, and the order of blocks."""
 
 import io
+import multiprocessing
 import os
+import pickle
 import re
 import tarfile
 import threading
@@ -10,12 +12,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from dataflow import DataFromList, JSONLinesData, SVMLightData, TableData, WebDatasetData
+from dataflow import DataFromList, JSONLinesData, ParallelData, SVMLightData, TableData, WebDatasetData
 from dataflow.errors import FileDamaged
 from dataflow.formats import loading
 from dataflow.formats.tfrecord import TFRecordData
+from dataflow.protocol.fingerprints import describe
 from dataflow.protocol.state import state_of
-from tests.formats.files import FORMATS, NPZ, TFRECORD, write_shard
+from tests.formats.files import FORMATS, LMDB, NPZ, TFRECORD, write_shard
 from tests.support.contract import seeded
 
 
@@ -131,6 +134,80 @@ def test_a_file_that_is_written_anew_in_place_is_refused_until_it_is_closed(name
                 read(df)
         df.close()
         assert numbers_in(df) == [30, 31, 32]
+
+
+CHANGED = r"has changed since it was opened: call close\(\)"
+
+
+def copied(df):
+    return pickle.loads(pickle.dumps(df))
+
+
+@every_source
+def test_a_copy_that_opens_another_file_is_refused_until_it_is_closed(name, tmp_path):
+    write, make = SOURCES[name]
+    path, other = tmp_path / name, tmp_path / f"other_{name}"
+    write(2, path), write(3, other)
+    with make(str(path)) as df:
+        never_opened = copied(df)
+        assert numbers_in(df) == [20, 21]
+        with copied(df) as copy, never_opened:
+            assert numbers_in(copy) == [20, 21]
+            copy.reset_state()  # as workers do when they begin
+            os.replace(other, path)
+            for _ in range(2):
+                with pytest.raises(FileDamaged, match=f"{name} {CHANGED}"):
+                    list(copy)
+            assert numbers_in(df) == [20, 21]  # it has the old one open
+            copy.close()
+            assert numbers_in(copy) == numbers_in(never_opened) == [30, 31, 32]
+        for begin_again in (df.close, df.reset_state):
+            begin_again()
+            with copied(df) as copy:
+                assert numbers_in(copy) == [30, 31, 32]
+            assert len(df) == 3
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_that_open_another_file_than_was_counted_are_refused_until_the_flow_is_closed(method, tmp_path):
+    def save(num):
+        writer_of(LMDB)(num, tmp_path / "file.lmdb")
+
+    save(2)
+    context = multiprocessing.get_context(method)
+    with ParallelData(LMDB.load(str(tmp_path / "file.lmdb"), shuffle=False), 1, context=context) as df:
+        assert len(df) == 2
+        os.unlink(tmp_path / "file.lmdb")
+        save(3)
+        with pytest.raises(FileDamaged, match=CHANGED):
+            list(df)
+        df.close()
+        assert numbers_in(df) == [30, 31, 32]
+
+
+def test_on_another_machine_the_size_and_the_number_of_datapoints_are_compared(tmp_path, monkeypatch):
+    path = tmp_path / "lines.jsonl"
+    write_lines(2, path)
+    with JSONLinesData(str(path)) as df:
+        assert len(df) == 2
+        os.utime(path, (1, 1))  # as a copy of the file has it
+        with copied(df) as here, pytest.raises(FileDamaged, match=CHANGED):
+            list(here)
+        monkeypatch.setattr(loading, "_this_machine", lambda: "another")
+        with copied(df) as there:
+            assert numbers_in(there) == [20, 21]
+        content = path.read_bytes()
+        for changed in (content.replace(b"\n", b" ", 1), content + b"\n"):  # of the same size, of the same number
+            path.write_bytes(changed)
+            with copied(df) as there, pytest.raises(FileDamaged, match=CHANGED):
+                list(there)
+
+
+def test_what_was_opened_is_no_part_of_what_decides_the_datapoints(tmp_path):
+    with NPZ.load(NPZ.saved(tmp_path, [[1]]), shuffle=False) as df:
+        before = describe(df), [*df._df_deciding]
+        assert len(df) == 1
+        assert (describe(df), [*df._df_deciding]) == before
 
 
 def test_block_shuffle_without_shuffle_is_refused(tmp_path):
