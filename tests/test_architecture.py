@@ -23,7 +23,7 @@ LAYERS = {  # each room, or module that is in none, and what it may import besid
     "protocol": "errors system",
     "transport": "errors system protocol.failures",
     "sources": "errors protocol system.descriptors system.pickling system.session system.urls system.walking",
-    "transforms": "errors protocol system.interrupts system.references system.session",
+    "transforms": "errors protocol system.interrupts system.session",
     "observe": "errors system protocol transport transforms",
     "runners": "errors system protocol transport transforms observe",
     "formats": "errors system protocol transport sources transforms observe",

@@ -18,10 +18,10 @@ from dataflow.errors import MissingExtra, NotReproducible, TimeoutError
 from dataflow.protocol.base import DataFlow, T_co
 from dataflow.protocol.datapoint import HOLE, component, replaced
 from dataflow.protocol.failures import Budget, Tolerance, add_note, failure_of, failure_reporter
+from dataflow.protocol.first_calls import CheckedCalls
 from dataflow.protocol.passes import RunningCall, calls_code, walk
 from dataflow.protocol.seeding import Rng, Stream
 from dataflow.protocol.state import Drops, FirstCalls, state_of
-from dataflow.transforms.first_calls import CheckedCalls
 
 __all__ = [
     "Applied",

@@ -8,12 +8,12 @@ from typing import Any
 
 from dataflow.errors import LengthUnknown
 from dataflow.protocol.base import DataFlow, ProxyDataFlow, T_co
+from dataflow.protocol.first_calls import CheckedCalls
 from dataflow.protocol.parameters import function
 from dataflow.protocol.passes import RunningPass, calls_code
 from dataflow.protocol.seeding import Rng, Stream
 from dataflow.protocol.state import FirstCalls, state_of
 from dataflow.transforms.applying import explain, shared_rng
-from dataflow.transforms.first_calls import CheckedCalls
 
 __all__ = ["FilterData"]
 

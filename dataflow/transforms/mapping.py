@@ -12,12 +12,12 @@ import numpy as np
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co, T_in
 from dataflow.protocol.datapoint import present
 from dataflow.protocol.failures import Budget
+from dataflow.protocol.generators import SeededGlobals
 from dataflow.protocol.parameters import count_or_fraction, flag, function, hinting
 from dataflow.protocol.passes import in_worker, known_length
 from dataflow.protocol.seeding import Rng, Stream
 from dataflow.protocol.state import state_of
 from dataflow.transforms.applying import Applied, AppliedToComponent, Place, RequestedBlocks, ToleratesFailures
-from dataflow.transforms.generators import SeededGlobals
 from dataflow.transforms.indexing import order_by_index
 
 __all__ = ["MapData", "MapDataComponent"]

@@ -34,9 +34,9 @@ from dataflow import (
     RNGDataFlow,
     ShardData,
 )
+from dataflow.protocol import first_calls
+from dataflow.protocol.generators import drawn_from, global_generators, held_generators, states_of
 from dataflow.protocol.state import Promise
-from dataflow.transforms import first_calls
-from dataflow.transforms.generators import drawn_from, global_generators, held_generators, states_of
 
 
 @pytest.fixture(autouse=True)

@@ -18,9 +18,7 @@ from typing import Any, Final
 
 from dataflow.errors import NotReproducible
 from dataflow.protocol.failures import failure_reporter
-from dataflow.protocol.parameters import deferred_result
-from dataflow.protocol.state import FirstCalls, Promise
-from dataflow.transforms.generators import (
+from dataflow.protocol.generators import (
     drawn_from,
     global_generators,
     held_generators,
@@ -29,6 +27,8 @@ from dataflow.transforms.generators import (
     mentions_globals,
     states_of,
 )
+from dataflow.protocol.parameters import deferred_result
+from dataflow.protocol.state import FirstCalls, Promise
 
 __all__ = ["CheckedCalls"]
 
