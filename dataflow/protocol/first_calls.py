@@ -30,7 +30,7 @@ from dataflow.protocol.generators import (
 from dataflow.protocol.parameters import deferred_result
 from dataflow.protocol.state import FirstCalls, Promise
 
-__all__ = ["CheckedCalls"]
+__all__ = ["CheckedCalls", "warn"]
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class CheckedCalls:
         names, held_names = drawn_from(before, states_of(generators)), drawn_from(held_before, states_of(held))
         if names:
             calls.has_warned = True
-            _warn(self._text_of_globals(promise, names))
+            warn(self._text_of_globals(promise, names))
         if numbers:
             self._look_for_counters(calls, promise, numbers)
         if held:
@@ -105,7 +105,7 @@ class CheckedCalls:
         else:
             changed &= calls.counting
             if changed:
-                _warn(self._text_of_counter(promise, min(changed)))
+                warn(self._text_of_counter(promise, min(changed)))
             calls.counting = set()
 
     def _check_returned(self, out: Any) -> Any:
@@ -119,7 +119,7 @@ class CheckedCalls:
             raise NotReproducible(text)
         if not calls.broken:
             calls.broken = text
-            _warn(text)
+            warn(text)
 
     def _text_of_held(self, promise: Promise, names: list[str]) -> str:
         return (
@@ -145,7 +145,8 @@ class CheckedCalls:
         )
 
 
-def _warn(text: str) -> None:
+def warn(text: str) -> None:
+    """Log a warning; in a worker, through the runner above."""
     reporter = failure_reporter()
     if reporter is None:
         _LOG.warning("%s", text)

@@ -14,13 +14,13 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
-from types import FunctionType
+from types import FunctionType, GeneratorType
 from typing import Any, Final
 
 import numpy as np
 
-from dataflow.protocol.base import DataFlow
 from dataflow.protocol.seeding import Rng
+from dataflow.protocol.state import is_flow
 from dataflow.system.references import MAX_ITEMS, is_of_library, parts, reached, reads_of
 
 __all__ = [
@@ -29,8 +29,10 @@ __all__ = [
     "global_generators",
     "held_generators",
     "held_numbers",
+    "holds_global",
     "may_seed",
     "mentions_globals",
+    "names_any",
     "states_of",
 ]
 
@@ -104,7 +106,7 @@ def global_generators() -> dict[str, Any]:
 
 def mentions_globals(func: object) -> bool:
     """Whether code that `func` reaches names a module with a global generator."""
-    return _names_any(func, frozenset({"random", "torch", "rand", "randn", "randint"}))
+    return names_any(func, frozenset({"random", "torch", "rand", "randn", "randint"}))
 
 
 # -- Generators that a function holds ----------------------------------------------------------------------------------
@@ -143,13 +145,21 @@ def held_numbers(func: object) -> dict[str, Any]:
 
 def may_seed(func: object) -> bool:
     """Whether code that `func` reaches names a way to set the state of a generator."""
-    return _names_any(func, _SEEDING)
+    return names_any(func, _SEEDING)
 
 
-def _names_any(func: object, names: Set[str]) -> bool:
+def holds_global(func: object) -> bool:
+    """Whether `func` reaches a method of a global generator by another name, as of ``from random import shuffle``."""
+    apart = {id(generator) for generator in global_generators().values()}
+    return any(id(getattr(value, "__self__", None)) in apart for _, value in _reached(func) if callable(value))
+
+
+def names_any(func: object, names: Set[str]) -> bool:
+    """Whether code that `func` reaches has one of these names."""
     found = [value for _, value in _reached(func)]
     methods = [item for kind in found if isinstance(kind, type) for item in vars(kind).values()]  # also of libraries
-    codes = (item.__code__ for item in found + methods if isinstance(item, FunctionType))
+    codes = [item.__code__ for item in found + methods if isinstance(item, FunctionType)]
+    codes += [item.gi_code for item in found if isinstance(item, GeneratorType)]
     return any(not names.isdisjoint(reads_of(code).names) for code in codes)
 
 
@@ -172,8 +182,8 @@ def _parts(where: str, value: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(value, type) and is_of_library(value):
         return [(f"{value.__name__}.{name}", item) for name, item in vars(value).copy().items() if _is_generator(item)]
     found = parts(where, value)
-    if isinstance(value, DataFlow):  # the nodes that it holds are called by themselves
-        return [(name, item) for name, item in found if "._df_" not in name and not isinstance(item, DataFlow)]
+    if is_flow(value):  # the nodes that it holds are called by themselves
+        return [(name, item) for name, item in found if "._df_" not in name and not is_flow(item)]
     return found
 
 

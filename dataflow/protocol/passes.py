@@ -8,10 +8,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import compress, count, islice, repeat
 from operator import length_hint
 from types import CodeType, FrameType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from dataflow.errors import NotReproducible, TimeoutError
@@ -20,6 +21,9 @@ from dataflow.protocol.pauses import paused, pausing, require_waiting, resumed
 from dataflow.protocol.seeding import Rng, Stream, current_root, rng
 from dataflow.protocol.state import FirstCalls, FlowState, Promise, state_of, with_copies
 from dataflow.system.session import Session, terminated
+
+if TYPE_CHECKING:
+    from dataflow.protocol.first_steps import WatchedSteps
 
 __all__ = [
     "Node",
@@ -58,6 +62,7 @@ __all__ = [
     "until_closed",
     "user_pass",
     "walk",
+    "watched_steps",
     "with_length_checked",
     "without_order",
 ]
@@ -286,11 +291,16 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
         begin_pass(df)
     before = describe(df) if stream.standalone else None
     try:
-        iterator = _user_iterator(df)
+        watch = watched_steps(df, stream)
+        iterator = _user_iterator(df) if watch is None else watch.call(partial(_user_iterator, df))
         if not code.is_length_checked:
             steps = _steps_to_count()
-            yield from compress(iterator, steps)
+            counted = compress(iterator, steps)
+            if watch is None or not (yield from watch.steps(counted)):
+                yield from counted
             check_length(df, _number_done(steps))
+            return
+        if watch is not None and (yield from watch.steps(iterator)):
             return
         # `yield from` would close the iterator that it steps: right for a generator that the user's function has just
         # made, but wrong for an iterator that the user holds, or that is a node.
@@ -306,6 +316,23 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
         if before is not None:
             after = describe(df)
             code.changed = next((name for name in after if after[name] != before.get(name)), code.changed)
+
+
+def watched_steps(df: Any, stream: Stream) -> WatchedSteps | None:
+    """What watches the first steps of the code of `df` in a pass at `stream`; None if there is nothing to look for."""
+    calls = state_of(df).part(FirstCalls)
+    if not (stream.repeated and calls.draws) and (
+        calls.num_steps_left <= 0 or not (stream.repeated or calls.promise is not None)
+    ):
+        return None
+    from dataflow.protocol.first_steps import WatchedSteps  # which flows of which nothing is promised do not load
+
+    return WatchedSteps(df, stream, _below)
+
+
+def _below(df: Node) -> Iterator[Node]:
+    """The nodes below `df`, those of workers too."""
+    return islice(walk(df, everywhere=True), 1, None)
 
 
 def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -> Iterator[Any]:
@@ -426,24 +453,27 @@ def running_code() -> RunningCode | None:
 def begun_by_code(df: Node, p: int, stream: Stream, begin: Callable[[], Iterable[Any]]) -> Iterator[Any]:
     """The iterator that `begin`, the user's code, makes for pass `p` of the node `df`."""
     code = RunningPass(df, p, stream)
+    watch = watched_steps(df, stream)
     frame = enter_code(code)
     try:
-        made = begin()
+        made = begin() if watch is None else watch.call(begin)
         if (deferred := deferred_result(made, of_source=True)) is not None:
             raise TypeError(f"{type(df).__name__}: the function has returned {deferred}")
-        iterator = iter(made)
+        iterator = iter(made) if watch is None else watch.call(partial(iter, made))
     except StopIteration as error:  # a node that makes passes one by one would take it for the end
         raise RuntimeError(f"{type(df).__name__}: what makes a pass raised StopIteration: {error}") from error
     finally:
         leave_code(frame)
     if type(iterator) in _WITHOUT_CODE or not getattr(made, "_df_waits", True):
         return iterator  # of no code, or of a flow, whose errors need no further guard unless it may raise TimeoutError
-    return _steps_of_code(iterator, code)
+    return _steps_of_code(iterator, code, watch)
 
 
-def _steps_of_code(iterator: Iterator[Any], code: RunningCode) -> Iterator[Any]:
+def _steps_of_code(iterator: Iterator[Any], code: RunningCode, watch: WatchedSteps | None) -> Iterator[Any]:
     frame = enter_code(code)
     try:
+        if watch is not None and (yield from watch.steps(iterator)):
+            return
         yield from islice(iterator, None)  # without `islice` it would close the iterator, which the user may hold
     except TimeoutError as error:
         require_waiting(error, False, code_of(code.df))

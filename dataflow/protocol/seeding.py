@@ -104,8 +104,9 @@ class Stream:
     `drawn` says that the root was drawn rather than fixed: another process that runs the same flow has drawn another
     one. `standalone` is set where a pass must follow from the seed and its number alone, and not depend on the passes
     before it: the reason and the cure, which continue the sentence "a pass of … continues where the last one stopped".
-    `shared` is set where several processes make the same pass. `begin` is the position at which the shard below, or the
-    batches below it, begin their passes: 0, except in the rest of a pass that another number of ranks had begun.
+    `shared` is set where several processes make the same pass, `repeated` where they do or a resumed run does. `begin`
+    is the position at which the shard below, or the batches below it, begin their passes: 0, except in the rest of a
+    pass that another number of ranks had begun.
     """
 
     root: int
@@ -113,6 +114,7 @@ class Stream:
     drawn: bool = field(default=False, compare=False)
     standalone: str = field(default="", compare=False)
     shared: bool = field(default=False, compare=False)
+    repeated: bool = field(default=False, compare=False)
     begin: int = 0
 
     def turn(self, level: int, j: int) -> Stream:
@@ -122,7 +124,7 @@ class Stream:
     def at(self, *turns: tuple[int, int], standalone: str | None = None) -> Stream:
         """The stream behind further turns; `standalone` replaces that of this one, if given."""
         reason = self.standalone if standalone is None else standalone
-        return Stream(self.root, (*self.turns, *turns), self.drawn, reason, self.shared)
+        return Stream(self.root, (*self.turns, *turns), self.drawn, reason, self.shared, self.repeated)
 
     def words(
         self, level: int, p: int, *, root: int | None = None, purpose: int = 0, ranks: tuple[int, ...] = ()

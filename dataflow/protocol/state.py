@@ -85,10 +85,12 @@ class FirstCalls:
         self.promise: Promise | None = None
         self.has_warned = False
         self.broken = ""  # says how the function breaks a promise that does not refuse
+        self.draws = ""  # says from what the code of the node itself was seen to draw
 
     def restart(self) -> None:
         """Check as many calls again."""
         self.num_left = 8
+        self.num_steps_left = 8  # of the code of the node itself, if it is a user's
         self.suspects: set[str] | None = None  # generators from which each call so far seems to have drawn
         self.counting: set[str] | None = None  # numbers that each call so far has changed
 

@@ -338,6 +338,7 @@ class PassTask(NamedTuple):
     kept: list[dict[str, Any]]  # what users' nodes keep as it begins (`kept_by`)
     is_due: bool  # the worker does not have that, although it has made passes
     has_left: bool  # the pass before was left early
+    repeated: bool = False  # `Stream.repeated`
 
 
 @dataclass
@@ -365,7 +366,8 @@ class WholePasses(_Tasks):
         self._num_begun += 1
         self._is_alone = bool(standalone)
         restore(self.flow)
-        datapoints = self.kept(self.flow._df_run_pass(task.first, replace(self.stream, standalone=standalone)))
+        stream = replace(self.stream, standalone=standalone, repeated=pass_task.repeated)
+        datapoints = self.kept(self.flow._df_run_pass(task.first, stream))
         left = task.stop
         while left and task_reader.is_wanted():
             try:

@@ -269,7 +269,9 @@ class Runner(WorkerNode[T_co]):
         if not self._df_by_index:
             below, taken = reading_ahead(self, stream, self.options.owner)
             nodes = parts_of_workers(self.ds, are_copies=self._df_is_copied)
-            generation = engine.begin_pass(partial(begin, p, below.standalone, nodes, has_left=taken.follows_left))
+            left, repeated = taken.follows_left, below.repeated
+            begin = partial(begin, p, below.standalone, nodes, has_left=left, repeated=repeated)
+            generation = engine.begin_pass(begin)
             return self._pass_of(engine, generation, None if self.ds._df_endless else self, taken)
         if self.ds._df_endless:
             generation = engine.begin_pass(partial(begin, 0, None))

@@ -763,7 +763,13 @@ class OnePass(TaskSchedule):
         self._nodes: Sequence[KeptInWorker] = ()  # what users' nodes keep
 
     def begin_pass(
-        self, p: int, standalone: str = "", nodes: Sequence[KeptInWorker] = (), *, has_left: bool = False
+        self,
+        p: int,
+        standalone: str = "",
+        nodes: Sequence[KeptInWorker] = (),
+        *,
+        has_left: bool = False,
+        repeated: bool = False,
     ) -> None:
         """Begin pass `p`.
 
@@ -772,11 +778,13 @@ class OnePass(TaskSchedule):
             standalone: That of its stream.
             nodes: What is known of users' nodes; at its end it is what they keep then.
             has_left: The pass before was left early.
+            repeated: As that of its stream.
         """
         self.begin(p)
         self._nodes = nodes
         kept = [part.reported for part in nodes]
-        task = PassTask(next(self._numbers), standalone, kept, any(part.is_due for part in nodes), has_left)
+        is_due = any(part.is_due for part in nodes)
+        task = PassTask(next(self._numbers), standalone, kept, is_due, has_left, repeated)
         is_issued = self.issue([self.task_queue.encode(task, is_only_task=True)], 1)
         assert is_issued, "an empty task queue has room"
 

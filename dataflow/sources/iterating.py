@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import proxy
 
 from dataflow.errors import LengthUnknown, SourceExhausted, TimeoutError
 from dataflow.protocol.base import T_co
 from dataflow.protocol.parameters import deferred_function, deferred_kind, deferred_result
-from dataflow.protocol.passes import RunningPass, begun_by_code, code_of, enter_code, leave_code
+from dataflow.protocol.passes import RunningPass, begun_by_code, code_of, enter_code, leave_code, watched_steps
 from dataflow.protocol.pauses import require_waiting
 from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import state_of
 from dataflow.sources.source import Source
 from dataflow.sources.table_hints import cure_of
 from dataflow.system.session import Session
+
+if TYPE_CHECKING:
+    from dataflow.protocol.first_steps import WatchedSteps
 
 __all__ = ["DataFromAsyncIterable", "DataFromGenerator", "DataFromIterable"]
 
@@ -48,11 +51,13 @@ class _Iterated(Source[T_co]):
         read_before, self._touched = self._touched, True
         frame = enter_code(RunningPass(proxy(self), 0, stream))  # this node keeps the iterator, which must not hold it
         try:
-            first = next(iterator, _NOTHING)
+            watch = watched_steps(self, stream)
+            first = next(iterator, _NOTHING) if watch is None else watch.call(partial(next, iterator, _NOTHING))
             if first is not _NOTHING:
                 yield first
                 del first  # a reference would keep it in memory during the pass
-                yield from iterator
+                if watch is None or not (yield from watch.steps(iterator)):
+                    yield from iterator
                 return
         except TimeoutError as error:
             require_waiting(error, False, code_of(self))
@@ -197,12 +202,14 @@ class DataFromAsyncIterable(Source[T_co]):
         )
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
-        return self._elements(RunningPass(self, p, stream), state_of(self).session)
+        return self._elements(RunningPass(self, p, stream), watched_steps(self, stream), state_of(self).session)
 
-    def _elements(self, code: RunningPass, session: Session) -> Iterator[Any]:
+    def _elements(self, code: RunningPass, watch: WatchedSteps | None, session: Session) -> Iterator[Any]:
         from dataflow.protocol.event_loop import AsyncSteps, loop_user  # they import asyncio, which few programs need
 
-        yield from AsyncSteps(loop_user(self, session), self._begin, code).elements()
+        elements = AsyncSteps(loop_user(self, session), self._begin, code).elements()
+        if watch is None or not (yield from watch.steps(elements)):
+            yield from elements
 
     def _begin(self) -> AsyncIterable[Any]:
         made = self.make()

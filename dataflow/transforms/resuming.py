@@ -390,7 +390,8 @@ class ResumableData(ProxyDataFlow[T_co]):
     def _count(self, mark: _Bookmark, stream: Stream) -> Iterator[Any]:
         """The datapoints from the bookmark to the end of its pass; the bookmark moves with them."""
         state_of(self).continued.require_same_weights(stream, self)
-        stream = replace(stream, begin=mark.begin, shared=self._has_ranks)
+        repeated = self._df_promise.refuses
+        stream = replace(stream, begin=mark.begin, shared=self._has_ranks, repeated=repeated)
         if self.ds._df_addressable:
             return chain.from_iterable(self._parts(mark, stream))
         datapoints = self.ds._df_run_pass(mark.p, replace(stream, standalone=_STANDALONE))

@@ -133,7 +133,7 @@ class ShardData(ProxyDataFlow[T_co]):
         self._warn_of_whole_passes()
         waits = self._df_waits
         own, below = self._begins(stream.begin)
-        datapoints = self.ds._df_run_pass(p, replace(stream, shared=True, begin=below))
+        datapoints = self.ds._df_run_pass(p, replace(stream, shared=True, repeated=True, begin=below))
         return pausing(self._in_turn(datapoints, own, waits), waits)
 
     def _warn_of_whole_passes(self) -> None:

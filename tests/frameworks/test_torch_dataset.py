@@ -649,6 +649,37 @@ def test_in_one_process_it_is_refused_where_a_state_is_saved_or_loaded(caplog):
         list(resumed)
 
 
+def permuted():
+    numbers = list(range(N))
+    random.shuffle(numbers)
+    yield from ([k] for k in numbers)
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_source_that_draws_from_a_global_generator_is_refused_where_processes_share_a_pass(num_workers):
+    dataset = to_torch(DataFromGenerator(permuted), rank=0, world_size=1 if num_workers else 2)
+    with pytest.raises(Exception, match="the code of DataFromGenerator draws random numbers") as caught:
+        list(loader(dataset, num_workers))
+    assert num_workers or caught.type is NotReproducible
+
+
+def test_in_one_process_such_a_source_is_refused_where_a_state_is_saved(caplog):
+    dataset = to_torch(DataFromGenerator(permuted))
+    assert sorted(int(k) for (k,) in dataset) == list(range(N))
+    assert "to_torch: the code of DataFromGenerator" in caplog.text
+    with pytest.raises(NotReproducible, match="the code of DataFromGenerator"):
+        dataset.state_dict()
+
+
+def test_the_seed_that_a_data_loader_draws_for_its_workers_is_no_reason_to_refuse(caplog):
+    def numbers():
+        for batch in data.DataLoader(list(range(N)), batch_size=1):
+            yield [int(batch)]
+
+    assert [int(k) for (k,) in to_torch(DataFromGenerator(numbers), rank=0, world_size=2)] == list(range(0, N, 2))
+    assert "draws random numbers" not in caplog.text
+
+
 @pytest.mark.parametrize(("num_workers", "batch_size", "is_refused"), [
     (0, None, False), (0, 3, True), (1, None, True), (1, 3, True),
 ])  # fmt: skip

@@ -932,7 +932,7 @@ def test_tasks_of_five_milliseconds_stay_as_they_are():
 def test_a_pass_is_handed_out_as_it_comes_and_goes_on_after_a_death():
     schedule = OnePass(FakeTaskQueue())
     schedule.begin_pass(7)
-    assert ranges_issued(schedule) == [(7, (0, "", [], False, False))]
+    assert ranges_issued(schedule) == [(7, (0, "", [], False, False, False))]
     receive(schedule, 0, "a", "b")
     assert drained(schedule) == [["a", "b"]]
     schedule.task_queue.take(0, 0)
@@ -962,8 +962,8 @@ def test_what_is_left_of_a_pass_that_was_broken_off_is_ignored():
 def test_passes_are_numbered_and_described_even_for_a_queue_without_room():
     schedule = OnePass(FakeTaskQueue(room=0))
     for p in range(3):
-        schedule.begin_pass(p, "stream", has_left=p == 1)
-        assert schedule.task_queue.slots[p].encoded == [(p, "stream", [], False, p == 1)]
+        schedule.begin_pass(p, "stream", has_left=p == 1, repeated=p == 2)
+        assert schedule.task_queue.slots[p].encoded == [(p, "stream", [], False, p == 1, p == 2)]
     assert not schedule.lost(0, WorkerDied("no tasks of its own"))
 
 
@@ -981,7 +981,7 @@ def test_what_nodes_keep_goes_with_the_pass_and_comes_back_at_its_end_only():
     nodes[1].reported, nodes[1].is_due = {"n": 1}, True
     schedule = OnePass(FakeTaskQueue())
     schedule.begin_pass(0, nodes=nodes)
-    assert schedule.task_queue.slots[0].encoded == [(0, "", [{}, {"n": 1}], True, False)]
+    assert schedule.task_queue.slots[0].encoded == [(0, "", [{}, {"n": 1}], True, False, False)]
     receive(schedule, 0, "a")
     assert nodes[1].reported == {"n": 1} and nodes[1].is_due
     body = (json.dumps([{"m": 2}, {"n": 3}]).encode(),)
