@@ -14,6 +14,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
+from functools import partial
 from types import FunctionType, GeneratorType
 from typing import Any, Final
 
@@ -130,10 +131,13 @@ def held_generators(func: object) -> dict[str, Any]:
     return found
 
 
-def held_numbers(func: object) -> dict[str, Any]:
-    """The numbers in attributes and closures that `func` reaches, and how far its iterators are, by name."""
+def held_numbers(func: object, *, in_libraries: bool = True) -> dict[str, Any]:
+    """The numbers in attributes and closures that `func` reaches, and how far its iterators are, by name.
+
+    Without `in_libraries`, those in objects of libraries are left out, such as that of a semaphore.
+    """
     found: dict[str, Any] = {}
-    for where, value in _reached(func):
+    for where, value in reached([("func", func)], _parts if in_libraries else _parts_of_user):
         if type(value) in (int, float):
             found[where] = value
         elif isinstance(value, itertools.count):
@@ -185,6 +189,12 @@ def _parts(where: str, value: Any) -> Iterable[tuple[str, Any]]:
     if is_flow(value):  # the nodes that it holds are called by themselves
         return [(name, item) for name, item in found if "._df_" not in name and not is_flow(item)]
     return found
+
+
+def _parts_of_user(where: str, value: Any) -> Iterable[tuple[str, Any]]:
+    kind = type(value)
+    is_object = kind.__module__ != "builtins" and not isinstance(value, type | partial)
+    return () if is_object and is_of_library(kind) else _parts(where, value)
 
 
 # -- States ------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co, T_in
 from dataflow.protocol.datapoint import HOLE, present
 from dataflow.protocol.event_loop import SLICE, LoopUser, loop_user, wait_until_done
 from dataflow.protocol.failures import Budget
+from dataflow.protocol.first_calls import OF_COROUTINES, CheckedCalls, warn
 from dataflow.protocol.kept import reading_ahead
 from dataflow.protocol.parameters import (
     coroutine_function,
@@ -320,6 +321,7 @@ class _Calls:
         self.stream, self.place = stream, place
         self.func, self.item_timeout = node._df_func, node.item_timeout
         self.first_calls = state_of(node).part(FirstCalls)
+        self.warnings: deque[str] = deque()  # of the first calls, for the consumer to log
         self.arguments: tuple[Any, ...] = ()
         self.user: LoopUser | None = None
         self._is_ordered = ordered
@@ -396,6 +398,8 @@ class _Calls:
 
     def hand_out(self, outcome: Callable[[_Call], Any]) -> Any:
         """What `outcome` makes of the call whose result is next."""
+        while self.warnings:
+            warn(self.warnings.popleft())
         call = next(iter(self._outstanding)) if self._is_ordered else self._completed.popleft()
         made = outcome(call)
         del self._outstanding[call]  # only now: until then its place can be asked for
@@ -507,10 +511,13 @@ class _Call:
         if calls.item_timeout is not None:
             self._timer = asyncio.get_running_loop().call_later(calls.item_timeout, self._expire)
         try:
-            out = await calls.func(dp[:] if type(dp) is list else copy(dp), *calls.arguments)
+            dp = dp[:] if type(dp) is list else copy(dp)
             if calls.first_calls.num_left > 0:
-                calls.first_calls.num_left -= 1
+                checked = CheckedCalls(calls.func, calls.owner, calls.first_calls, kind=OF_COROUTINES)
+                out = await checked.awaited(calls.warnings, dp, *calls.arguments)
                 _require_result(out, calls)
+            else:
+                out = await calls.func(dp, *calls.arguments)
             self.result = HOLE if out is None else out
         except BaseException as error:  # includes CancelledError
             self.error = error

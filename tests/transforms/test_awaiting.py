@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import contextvars
 import os
+import random
+import re
 import subprocess
 import sys
 import textwrap
@@ -922,3 +924,66 @@ def test_partials_and_callable_objects_are_coroutine_functions(mapped):
 def test_arguments_are_checked(parameters, kind):
     with pytest.raises(kind, match=next(iter(parameters))):
         AsyncMapData(numbers(), same, **parameters)
+
+
+def drawing_from_a_held_generator():
+    generator = np.random.default_rng(3)
+
+    async def draw(dp):
+        await asyncio.sleep(0)
+        return [*dp, int(generator.integers(1000))]
+
+    return draw
+
+
+def counting():
+    num = 0
+
+    async def count(dp):
+        nonlocal num
+        num += 1
+        return [*dp, num]
+
+    return count
+
+
+async def drawing(dp):
+    return [*dp, random.random()]
+
+
+@pytest.mark.parametrize("runner", [lambda df: df, lambda df: ParallelData(df, 1)])
+def test_a_function_that_draws_from_a_generator_that_it_holds_is_refused_in_every_loop(runner):
+    with ResumableData(runner(AsyncMapData(numbers(), drawing_from_a_held_generator()))) as df:
+        for _ in range(2):
+            with pytest.raises(NotReproducible, match=r"generator that it holds \(generator\).*RandomMapData below it"):
+                list(df)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (counting, "of AsyncMapData, changes num in func in each call"),
+        (lambda: drawing, "global generator of random.*RandomMapData below it"),
+    ],
+)
+def test_a_function_that_counts_or_draws_from_a_global_generator_is_logged_once(make, text, caplog):
+    with AsyncMapData(numbers(), make()) as df:
+        list(df)
+    assert not caplog.records  # nobody has promised anything
+    with ResumableData(AsyncMapData(numbers(), make())) as df:
+        assert len(list(df)) == len(list(df)) == SIZE
+    (record,) = caplog.records
+    assert re.search(text, record.getMessage())
+
+
+def test_a_semaphore_and_a_generator_of_the_call_are_no_reason_to_warn(caplog):
+    semaphore = asyncio.Semaphore(2)
+
+    async def work(dp):
+        async with semaphore:
+            await asyncio.sleep(0)
+            return [*dp, random.Random(dp[0]).random()]
+
+    with ResumableData(AsyncMapData(numbers(), work)) as df:
+        assert list(df) == [[k, random.Random(k).random()] for k in range(SIZE)]
+    assert not caplog.records
