@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.protocol.base import Blocks, DataFlow, RNGDataFlow, T_co
+from dataflow.protocol.first_calls import OF_SEQUENCES, CheckedCalls
 from dataflow.protocol.parameters import flag
 from dataflow.protocol.passes import RunningCall, calls_code
 from dataflow.protocol.seeding import Stream, Table, permutation, root_seed
+from dataflow.protocol.state import FirstCalls, state_of
 from dataflow.sources.source import Source
 from dataflow.sources.table_hints import cure_of
 
@@ -182,6 +184,10 @@ class _ElementReader:
     def __init__(self, df: DataFromList, stream: Stream) -> None:
         self._df, self._stream = df, stream
         self._get = df.lst.__getitem__
+        calls = state_of(df).part(FirstCalls)
+        if calls.num_left > 0:
+            done = partial(setattr, self, "_get")
+            self._get = CheckedCalls(self._get, "DataFromList", calls, done, given=self._get, kind=OF_SEQUENCES)
         self._present = 0, 0  # pass and position of the element that is being read
         self._running: tuple[tuple[int, int], RunningCall] | None = None  # the reading in which a flow has begun last
 

@@ -1,10 +1,22 @@
+import random
+import re
 from functools import cache
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from dataflow import FixedSizeData, MultiProcessRunnerZMQ, NotPicklable, RepeatedData
+from dataflow import (
+    FixedSizeData,
+    MultiProcessRunnerZMQ,
+    NotPicklable,
+    NotReproducible,
+    ParallelData,
+    RepeatedData,
+    ResumableData,
+    ShardData,
+)
+from dataflow.errors import DataFlowTerminated
 from dataflow.sources.in_memory import DataFromList
 from dataflow.sources.synthetic import FakeData
 from tests.support.contract import plain, seeded
@@ -153,3 +165,70 @@ def test_a_dict_of_datasets_is_no_dataset():
 
     with pytest.raises(TypeError, match=r"choose one of 'train', 'test', as in lst\['train'\]"):
         DataFromList(DatasetDict(train=[1], test=[2]))
+
+
+class Drawing:
+    """Elements that draw from a generator that the sequence holds."""
+
+    def __init__(self):
+        self.generator = random.Random(1)
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, k):
+        return [k, self.generator.random()]
+
+
+class DrawingGlobally(Drawing):
+    def __init__(self):
+        pass
+
+    def __getitem__(self, k):
+        return [k, random.random()]
+
+
+class Counting(Drawing):
+    def __init__(self):
+        self.num = 0
+
+    def __getitem__(self, k):
+        self.num += 1
+        return [k, self.num]
+
+
+class Plain(Drawing):
+    def __getitem__(self, k):
+        return [k, random.Random(k).random(), iter(())]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("above", [ResumableData, lambda df: ShardData(df, 0, 2), lambda df: ParallelData(df, 1)])
+def test_elements_that_draw_from_a_generator_of_the_sequence_are_refused_in_every_loop(above, shuffle):
+    with seeded(1), above(DataFromList(Drawing(), shuffle=shuffle)) as df:
+        for _ in range(2):
+            with pytest.raises(
+                (NotReproducible, DataFlowTerminated),
+                match=r"Drawing.__getitem__.*holds \(.*generator\).*RandomMapData",
+            ):
+                list(df)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [(DrawingGlobally, "global generator of random.*lst.__getitem__, seed_globals=True"), (Counting, "changes .*num")],
+)
+def test_elements_that_are_counted_or_drawn_globally_are_logged_once(kind, text, caplog):
+    list(DataFromList(kind(), shuffle=False))
+    assert not caplog.records  # nobody has promised anything
+    df = ResumableData(DataFromList(kind(), shuffle=False))
+    assert len(list(df)) == len(list(df)) == 12
+    (record,) = caplog.records
+    assert re.search(text, record.getMessage())
+
+
+def test_other_elements_may_be_anything(caplog):
+    assert [dp[:2] for dp in ResumableData(DataFromList(Plain(), shuffle=False))] == [
+        [k, random.Random(k).random()] for k in range(12)
+    ]
+    assert not caplog.records
