@@ -179,12 +179,14 @@ class RunningPass(RunningCode):
 
     - Only that code finds it: between two steps the frame is on no stack, so the same node may make a step at another
       place of the chain, an input may be iterated on its own, and another thread may do either at any time.
+    - A thread that the code has started to read an input finds it, too (`_code_of_thread`).
     """
 
     def __init__(self, df: Node, p: int, stream: Stream) -> None:
         level, _, ranks = df._df_depth
         super().__init__(df, stream, ranks)
-        self._p = p
+        self.p = p
+        self.thread = threading.get_ident()
         self.rng: Rng | None = rng(df._df_words(stream, p, purpose=_USER)) if df._df_draws else None
         self.own = _NextPass(p, stream)  # for super().__iter__()
         self.inputs = {state_of(ds): _NextPass(p, stream.turn(level, j)) for j, ds in enumerate(df._df_inputs)}
@@ -194,9 +196,9 @@ class RunningPass(RunningCode):
             require_order(df, "", _NOT_AGAIN)
         if is_new:
             if df._df_counts_passes or df._df_endless or df._df_continuing() is not None:
-                return _NextPass(0, stream.at((self._p, 0), standalone=""), stream, is_new=True)
-            return _NextPass(self._p, stream.at(standalone=""), stream)
-        return _NextPass(self._p, stream)
+                return _NextPass(0, stream.at((self.p, 0), standalone=""), stream, is_new=True)
+            return _NextPass(self.p, stream.at(standalone=""), stream)
+        return _NextPass(self.p, stream)
 
 
 def _in_any_order(owner: str) -> str:
@@ -450,6 +452,40 @@ def running_code() -> RunningCode | None:
     return None
 
 
+def _code_of_thread(state: FlowState) -> RunningPass | None:
+    """The pass whose code reads the flow of `state`, an input of its node, in a thread that this code has started.
+
+    The thread has a frame of a method of the node, or of a function in one, which knows the node.
+
+    Raises:
+        NotReproducible: The node has several passes under way that may be meant.
+    """
+    here = threading.get_ident()
+    passes = [running for running in tuple(running_passes.values()) if state in running.inputs]
+    found: list[RunningPass] = []
+    frame: FrameType | None = sys._getframe(2) if passes else None
+    while frame is not None and not found:
+        found = [running for running in passes if running.thread != here and _is_code_of(running.df, frame)]
+        frame = frame.f_back
+    if len(found) > 1:
+        found = [running for running in found if running.inputs[state].p == running.p] or found  # not begun yet
+    if len(found) > 1:
+        name = type(found[0].df).__name__
+        raise NotReproducible(
+            f"the code of {name} reads its input in a thread of its own, while {len(found)} passes of {name} are under "
+            "way: it is not known for which. Call iter(self.ds) in the thread of __iter__, and step that iterator in "
+            "the other"
+        )
+    return found[0] if found else None
+
+
+def _is_code_of(df: Node, frame: FrameType) -> bool:
+    """Whether a frame is one of the user's code in the node `df`."""
+    within = frame.f_code.co_qualname.startswith
+    names = (f"{kind.__qualname__}." for kind in type(df).__mro__)
+    return any(map(within, names)) and any(value is df for value in frame.f_locals.values())
+
+
 def begun_by_code(df: Node, p: int, stream: Stream, begin: Callable[[], Iterable[Any]]) -> Iterator[Any]:
     """The iterator that `begin`, the user's code, makes for pass `p` of the node `df`."""
     code = RunningPass(df, p, stream)
@@ -547,7 +583,7 @@ def next_pass(df: Node) -> Iterator[Any]:
     """Begin the next pass: the one given by the code that begins it, otherwise the one that the user asks for."""
     datapoints: Iterator[Any]
     state = state_of(df)
-    code = running_code()
+    code = running_code() or _code_of_thread(state)
     if code is not None and (state in code.inputs or not df._df_counts_passes):
         following = code.next_of(df)
         p, stream = following.claim()
@@ -598,7 +634,7 @@ def _until_closed(datapoints: Iterator[Any], session: Session, name: str, waits:
 def root_stream(df: Node) -> Stream:
     """The stream of a flow that the user iterates or indexes; within the code of a node, its place there."""
     state = state_of(df)
-    code = running_code()
+    code = running_code() or _code_of_thread(state)
     if code is None:
         return Stream(state.root(), drawn=current_root() is None and not state.fixed)
     if state in code.inputs or not df._df_counts_passes:

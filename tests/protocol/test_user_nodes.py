@@ -4,8 +4,10 @@ import _thread
 import dataclasses
 import gc
 import pickle
+import queue
 import threading
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import pytest
@@ -14,6 +16,7 @@ from dataflow import (
     BatchData,
     DataFromGenerator,
     DataFromList,
+    JoinData,
     MapData,
     MultiThreadRunner,
     ParallelData,
@@ -1035,3 +1038,101 @@ def test_weights_beside_inputs_are_in_the_fingerprint_of_a_cache():
 )
 def test_data_hold_no_flows(value):
     assert flows_in(value) == []
+
+
+class Prefetching(ProxyDataFlow):
+    """Reads its input in a thread of its own."""
+
+    def __iter__(self):
+        received = queue.Queue(2)
+
+        def read():
+            try:
+                for dp in self.ds:
+                    received.put(dp)
+                received.put(None)
+            except BaseException as error:
+                received.put(error)
+
+        threading.Thread(target=read, daemon=True).start()
+        yield from self.taken_from(received)
+
+    def taken_from(self, received):
+        for dp in iter(received.get, None):
+            if isinstance(dp, BaseException):
+                raise dp
+            yield dp
+
+
+class PrefetchingByMethod(Prefetching):
+    def __iter__(self):
+        received = queue.Queue()
+        thread = threading.Thread(target=self.read, args=[received])
+        thread.start()
+        thread.join()
+        yield from self.taken_from(received)
+
+    def read(self, received):
+        for dp in self.ds:
+            received.put(dp)
+        received.put(None)
+
+
+@pytest.mark.parametrize("prefetching", [Prefetching, PrefetchingByMethod])
+class TestAnInputThatIsReadInAThreadOfTheNode:
+    def test_has_the_pass_of_the_node(self, prefetching):
+        plain = DataFromList(list(range(6)))
+        expected = [list(plain) for _ in range(3)]
+        df = prefetching(DataFromList(list(range(6))))
+        assert [list(df) for _ in range(3)] == expected
+        with ParallelData(prefetching(DataFromList(list(range(6)))), 1) as runner:
+            assert [list(runner) for _ in range(3)] == expected
+
+    def test_is_resumed(self, prefetching):
+        df = ResumableData(prefetching(DataFromList([[k] for k in range(6)])))
+        list(df)
+        datapoints = iter(df)
+        list(islice(datapoints, 3))
+        state = df.state_dict()
+        resumed = ResumableData(prefetching(DataFromList([[k] for k in range(6)])))
+        resumed.load_state_dict(state)
+        assert list(resumed) == list(datapoints)
+
+    def test_has_its_place_in_a_join(self, prefetching):
+        flows = [DataFromList([[k] for k in range(6)]) for _ in range(2)]
+        assert list(JoinData([prefetching(df) for df in flows])) == list(JoinData(flows))
+
+    def test_may_be_iterated_by_others_meanwhile(self, prefetching):
+        source = DataFromList(list(range(6)))
+        first = list(DataFromList(list(range(6))))
+        datapoints = iter(prefetching(source))
+        next(datapoints)
+        found = []
+        thread = threading.Thread(target=lambda: found.extend(source))
+        thread.start()
+        thread.join(LIMIT)
+        assert found == first  # the first pass of the user's own
+        list(datapoints)
+
+
+class ReadingLate(ProxyDataFlow):
+    def __iter__(self):
+        yield "begun"
+        with ThreadPoolExecutor(1) as pool:
+            yield from pool.submit(lambda: list(self.ds)).result()
+
+
+def test_a_thread_that_may_read_for_several_passes_is_refused():
+    node = ReadingLate(DataFromList(list(range(6)), shuffle=False))
+    passes = [iter(node) for _ in range(2)]
+    assert [next(datapoints) for datapoints in passes] == ["begun", "begun"]
+    with pytest.raises(NotReproducible, match=r"2 passes of ReadingLate are under way.*Call iter\(self.ds\) in"):
+        next(passes[0])
+
+
+def test_a_pass_that_was_left_is_not_meant():
+    node = Prefetching(DataFromList(list(range(6)), shuffle=False))
+    left = iter(node)
+    next(left)
+    assert list(node) == list(range(6))
+    assert list(left) == list(range(1, 6))
