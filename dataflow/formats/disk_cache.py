@@ -336,7 +336,7 @@ def _require_whole_passes(ds: DataFlow) -> None:
     for node in walk(ds, everywhere=True):
         if node._df_inputs and not node._df_reproducible:
             raise NotReproducible(
-                f"DiskCacheData keeps one pass for all runs, but {type(node).__name__} mixes what its workers make: "
+                f"DiskCacheData keeps one pass for all runs, but {node._df_title} mixes what its workers make: "
                 "their order is not defined, and by default datapoints may be missing or repeated. Pass strict=True "
                 "(and not ordered=False) to it"
             )

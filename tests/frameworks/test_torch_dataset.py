@@ -713,7 +713,7 @@ def test_batches_of_tensors_in_one_buffer_are_right():
 
     copies = DataFromList([[image.clone(), k] for image, k in source()], shuffle=False)
     assert len(batches(copies)) == 4
-    with pytest.raises(ValueError, match="was overwritten with a later one"):
+    with pytest.raises(ValueError, match="has changed while the batch was made"):
         batches(DataFromGenerator(source))
 
     def floats():
