@@ -322,6 +322,8 @@ class _Calls:
         self.func, self.item_timeout = node._df_func, node.item_timeout
         self.first_calls = state_of(node).part(FirstCalls)
         self.warnings: deque[str] = deque()  # of the first calls, for the consumer to log
+        self.results = state_of(node).part(_ResultWatch)
+        self.results.begin_pass()
         self.arguments: tuple[Any, ...] = ()
         self.user: LoopUser | None = None
         self._is_ordered = ordered
@@ -460,6 +462,10 @@ class _Calls:
             await asyncio.wait(tasks)
 
 
+class _ResultWatch(MemoryWatch):
+    """Looks at the results, on the event loop."""
+
+
 class _Call:
     """A call of the function for one datapoint.
 
@@ -518,6 +524,11 @@ class _Call:
                 _require_result(out, calls)
             else:
                 out = await calls.func(dp, *calls.arguments)
+            # Results wait for those before them: the function may not use their memory for others.
+            if calls.results.num_left > 0:
+                calls.results.num_left -= 1
+            else:
+                calls.results.look_at(out)
             self.result = HOLE if out is None else out
         except BaseException as error:  # includes CancelledError
             self.error = error

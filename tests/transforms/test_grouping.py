@@ -478,6 +478,18 @@ def test_a_function_that_returns_one_buffer_is_refused_in_threads(make, num_work
         list(df)
 
 
+def test_a_coroutine_function_that_returns_one_buffer_is_refused():
+    buffer = np.zeros(SHAPE)
+
+    async def func(dp):
+        buffer[:] = dp[0]
+        return [buffer]
+
+    source = DataFromList([[k] for k in range(NUM)], shuffle=False)
+    with AsyncMapData(source, func, 4) as df, pytest.raises(ValueError, match="was overwritten with a later one"):
+        list(df)
+
+
 @pytest.mark.parametrize("make", HANDING_ON.values(), ids=HANDING_ON)
 def test_what_does_not_change_is_handed_on_as_it_is(make):
     same_array, arrays = np.ones(SHAPE), [np.full(SHAPE, k) for k in range(NUM)]
