@@ -455,6 +455,7 @@ NOT_COMPARED = {
         "`to_tuple": "the block above the table",
         "`handler": "an error: tests/protocol/test_failures.py",
         "`split_by_node`": "shards of files, not of samples",
+        "`pipe:curl": "needs a server",
         "`ShardWriter`": "the block above the table",
     },
     LITDATA: {
