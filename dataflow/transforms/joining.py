@@ -150,7 +150,8 @@ class JoinData(SeveralInputs[T_co]):
         rest = starmap(_join, side_by_side(inputs, True)) if waits else map(_join, *inputs)
         if left.num <= 0 or len(inputs) == 1 or not any(map(may_reuse_memory, self.df_lists)):
             return rest
-        return chain.from_iterable(_first_and_rest(_FirstJoined(inputs, left, waits), rest))
+        first = _FirstJoined(inputs, left, waits)
+        return chain(first, _RestJoined(first, rest))
 
     def _below(self, ds: DataFlow, indexes: Indexes, n: int | None) -> Indexes:
         if n is None:
@@ -216,10 +217,18 @@ class _FirstJoined(Iterator[Any]):
         return joined
 
 
-def _first_and_rest(first: _FirstJoined, rest: Iterator[Any]) -> Iterator[Iterator[Any]]:
-    yield first
-    if not first.has_ended:
-        yield rest
+class _RestJoined(Iterable[Any]):
+    """The datapoints of a join after those that are compared; none if an input has ended among them.
+
+    No generator: two threads that step a `chain` over one crash it.
+    """
+
+    def __init__(self, first: _FirstJoined, rest: Iterator[Any]) -> None:
+        self._first = first
+        self._rest = rest
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(()) if self._first.has_ended else self._rest
 
 
 class ConcatData(SeveralInputs[T_co]):
