@@ -290,7 +290,8 @@ class ActorWorker(Worker):
         Ray ends it when its calls are done and nobody has its handle. One that has not started for so long waits for
         room, not for a process.
         """
-        if self.has_started() or time.monotonic() - self.started_at > _START_SECONDS:
+        is_starting = not self.has_started() and time.monotonic() - self.started_at <= _START_SECONDS
+        if self._actor is not None and not is_starting:
             self.cluster.kill(self._actor)
         return True
 

@@ -20,6 +20,7 @@ from dataflow import (
     WorkerError,
 )
 from dataflow.errors import WorkerTraceback
+from dataflow.protocol.state import state_of
 from dataflow.ray import cluster as rays
 from dataflow.ray.actor import ReplyBuffer
 from dataflow.system.worker_errors import LostWorker
@@ -193,6 +194,17 @@ def test_an_actor_that_is_starting_is_told_to_stop_and_not_killed(fake, monkeypa
     assert started.killed and starting.killed == (seconds == 0)
     assert [reference.method for reference in starting.references][-1] == "stop"
     fake.kill(starting)
+
+
+def test_an_actor_that_was_released_is_killed_no_more(fake):
+    with remote(listed(10), strict=True) as df:
+        list(df)
+        (worker,) = state_of(df).resource._supervisor._pool.workers
+    killed = []
+    fake.kill = killed.append
+    worker.kill()
+    worker.begin_kill()
+    assert not killed and worker.call("reply") is None
 
 
 def test_a_successor_that_never_starts_is_reported(fake):
