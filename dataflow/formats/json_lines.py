@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.errors import FileDamaged
-from dataflow.formats.compression import HEAD_BYTES, compressed
+from dataflow.formats.compressed_files import HEAD_BYTES, compressed
 from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, parts_of, runs, starts_of
 from dataflow.formats.positional import Identity, OpenFiles, PositionalFile
 from dataflow.protocol.base import T_co

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.formats.checksums import file_damaged
-from dataflow.formats.compression import compressed
+from dataflow.formats.compressed_files import compressed
 from dataflow.formats.json_lines import finite
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader
 from dataflow.formats.positional import Identity, PositionalFile

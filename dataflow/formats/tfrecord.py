@@ -22,7 +22,7 @@ import numpy as np
 
 from dataflow.errors import FileDamaged
 from dataflow.formats.checksums import crc32c_function, file_damaged, masked_crc32c
-from dataflow.formats.compression import compressed
+from dataflow.formats.compressed_files import compressed
 from dataflow.formats.index_files import Offsets, read_index, write_index
 from dataflow.formats.loading import DiskData, PathLike, Positions, runs
 from dataflow.formats.positional import Identity, PositionalFile

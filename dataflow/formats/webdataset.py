@@ -32,7 +32,7 @@ import numpy as np
 from dataflow.errors import FileDamaged
 from dataflow.formats.brace_expansion import expand_braces
 from dataflow.formats.checksums import file_damaged
-from dataflow.formats.compression import HEAD_BYTES, compressed
+from dataflow.formats.compressed_files import HEAD_BYTES, compressed
 from dataflow.formats.index_files import Offsets, read_index, write_index
 from dataflow.formats.json_lines import finite
 from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, parts_of, runs, starts_of

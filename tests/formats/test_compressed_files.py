@@ -7,7 +7,7 @@ import lzma
 import pytest
 
 from dataflow import FileDamaged, JSONLinesData, SVMLightData, TFRecordSerializer, WebDatasetData
-from dataflow.formats.compression import HEAD_BYTES, compressed
+from dataflow.formats.compressed_files import HEAD_BYTES, compressed
 from tests.formats.files import TFRECORD, write_shard
 
 
