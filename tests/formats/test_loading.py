@@ -114,6 +114,7 @@ SOURCES = {
     **{f"file.{form.name}": (writer_of(form), partial(form.load, shuffle=False)) for form in FORMATS},
 }
 every_source = pytest.mark.parametrize("name", SOURCES)
+CHANGED = r"has changed since it was opened: call close\(\)"
 
 
 def numbers_in(df):
@@ -130,13 +131,10 @@ def test_a_file_that_is_written_anew_in_place_is_refused_until_it_is_closed(name
         assert numbers_in(df) == [20, 21]
         path.write_bytes(other.read_bytes())  # as cp does
         for read in (list, lambda df: df[1]):
-            with pytest.raises(FileDamaged, match=rf"{name} has changed since it was opened: call close\(\)"):
+            with pytest.raises(FileDamaged, match=f"{name} {CHANGED}"):
                 read(df)
         df.close()
         assert numbers_in(df) == [30, 31, 32]
-
-
-CHANGED = r"has changed since it was opened: call close\(\)"
 
 
 def copied(df):
