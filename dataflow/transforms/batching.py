@@ -80,12 +80,12 @@ class GroupedData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         memory = state.part(ReusedMemory)
         if memory.source is not self.ds:  # another input was assigned
             vars(memory).clear()
-            memory.source = self.ds
             several = has_several_sources(self.ds)
             if self._df_hands_on:
                 memory.is_reused, memory.may_copy, memory.compares_all = False, False, True if several else None
             elif several:
                 memory.is_reused = True
+            memory.source = self.ds  # last: another thread that finds it relies on the rest
         if self._df_hands_on:
             datapoints = state.part(MemoryWatch).over(datapoints, self._df_waits)
             # Workers watch what they make.
