@@ -322,8 +322,7 @@ class _Calls:
         self.func, self.item_timeout = node._df_func, node.item_timeout
         self.first_calls = state_of(node).part(FirstCalls)
         self.warnings: deque[str] = deque()  # of the first calls, for the consumer to log
-        self.results = state_of(node).part(_ResultWatch)
-        self.results.begin_pass()
+        self.results = MemoryWatch()  # of the loop alone: another pass has another
         self.arguments: tuple[Any, ...] = ()
         self.user: LoopUser | None = None
         self._is_ordered = ordered
@@ -460,10 +459,6 @@ class _Calls:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-
-
-class _ResultWatch(MemoryWatch):
-    """Looks at the results, on the event loop."""
 
 
 class _Call:
