@@ -24,8 +24,8 @@ not stacked (`MemoryWatch`):
 - Those of each batch are compared at its end, too: two or three of them; or all if they come from several flows, or if
   two of the first batch were in the same place.
 
-Where no code of the user makes or changes datapoints (`may_reuse_memory`), nothing is looked at. Of an array of more
-than a megabyte, some thousand values are compared.
+Where no code of the user makes or changes datapoints (`may_reuse_memory`), nothing is looked at. Arrays of more than a
+megabyte are compared by a checksum.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from copy import copy
 from itertools import chain, islice
 from operator import is_not
 from typing import Any, Final, Protocol
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +58,6 @@ _BATCHES_PER_TURN: Final = 4
 _NUM_FIRST: Final = 64
 _FIRST_BYTES: Final = 1 << 24  # no more are kept alive of them, but of one datapoint
 _LARGE_BYTES: Final = 1 << 20
-_NUM_COMPARED: Final = 1 << 14  # values of a large array
 _DATAPOINTS_PER_TURN: Final = 512
 
 
@@ -161,7 +161,7 @@ class NextGroup:
         for k in memory.compared(num, all_of_them=may_end)[len(compared) :]:
             self._extend(datapoints, k, copies=copies)
             for dp in islice(datapoints, 1):
-                compared.append((k, [*map(_note, _parts_of(dp))]))
+                compared.append((k, self._noted(dp)))
                 taken.append(copy_datapoint(dp) if copies else dp)
             if len(taken) <= k:
                 break
@@ -184,6 +184,11 @@ class NextGroup:
                     "wrong. Yield copies (array.copy())"
                 )
         return taken
+
+    def _noted(self, dp: Any) -> list[_Noted]:
+        """The parts of a datapoint; a large array has the note of the datapoint before it that is in the same place."""
+        before = {id(part): noted for _, parts in self._compared[-1:] for noted in parts if _is_large(part := noted[0])}
+        return [before.get(id(part)) or _note(part) for part in _parts_of(dp)]
 
     def _extend(self, datapoints: Iterator[Any], num: int, *, copies: bool = False) -> None:
         wanted = islice(datapoints, num - len(self._taken))
@@ -352,6 +357,12 @@ def _share_memory(datapoints: Iterable[list[_Noted]]) -> bool:
     return any(num > 1 for num in times.values())
 
 
+def _is_large(part: Any) -> bool:
+    if not isinstance(part, np.ndarray) or part.dtype.hasobject:
+        return False
+    return part.nbytes > _LARGE_BYTES and bool(part.flags.forc)
+
+
 def _note(part: Any, *, is_kept: bool = True) -> _Noted:
     """Note a part; one that is not kept is compared as long as somebody else has it."""
     return part if is_kept else weakref.ref(part), _held(part)
@@ -380,9 +391,8 @@ def _held(part: Any) -> Any:
     if isinstance(part, np.ndarray):
         if part.dtype == object:
             return list(part.flat)
-        if part.nbytes > _LARGE_BYTES and part.flags.forc:
-            part = np.asarray(part).reshape(-1, order="A")
-            part = part[:: len(part) // _NUM_COMPARED | 1]
+        if _is_large(part):
+            return crc32(np.asarray(part).reshape(-1, order="A").view(np.uint8).data).to_bytes(4)
         return part.tobytes()
     if isinstance(part, np.void):
         return part.tobytes()

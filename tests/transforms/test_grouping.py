@@ -541,12 +541,20 @@ def test_large_datapoints_are_not_kept_alive(monkeypatch):
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_of_a_large_array_some_values_are_noted(order):
+def test_a_large_array_is_noted_by_a_checksum_of_all_values(order):
     array = np.zeros((3, 1000, 1000), order=order)
     noted = gathering._note(array)
     assert len(noted[1]) < 1 << 18
-    array += 1
+    array[1, 234, 567] = 1
     assert gathering._has_changed(noted)
+
+
+def test_a_large_array_that_datapoints_share_is_noted_once_in_a_batch(monkeypatch):
+    sums = []
+    monkeypatch.setattr(gathering, "crc32", lambda data: sums.append(len(data)) or 0)
+    table = np.zeros((2, 1000, 1000))
+    list(BatchData(DataFromGenerator(lambda: ([k, table] for k in range(8))), 8, use_list=True))
+    assert len(sums) == 8 + 7 + 1 + 8  # the watch notes and compares each; the batch notes once, and compares each
 
 
 class Rare(DataFlow):
