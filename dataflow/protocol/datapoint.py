@@ -11,9 +11,11 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from enum import Enum
 from functools import partial
 from itertools import chain
 from operator import attrgetter, countOf, is_not
+from types import FunctionType, ModuleType
 from typing import Any, Final, final
 
 import numpy as np
@@ -39,6 +41,7 @@ __all__ = [
     "selected",
     "stack",
     "stack_column",
+    "user_attributes",
 ]
 
 
@@ -148,6 +151,18 @@ def _missing(dp: Any, key: Any, error: Exception) -> Exception:
     known = list(dp) if isinstance(dp, dict) or not dp else f"0 to {len(dp) - 1}"
     kind = KeyError if isinstance(error, KeyError) else type(error)
     return kind(f"no component {key!r} in a {type(dp).__name__} datapoint; there are {known}")
+
+
+def user_attributes(value: Any) -> dict[str, Any]:
+    """The public attributes of an object of a user's class: not what it may keep for itself, as a cache.
+
+    Other objects have none.
+    """
+    from dataflow.system.references import attributes_of, is_of_library  # imported when it is first used
+
+    if isinstance(value, type | FunctionType | ModuleType | Enum) or is_of_library(type(value)):
+        return {}
+    return {name: held for name, held in attributes_of(value) if name[:1] != "_"}
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ not stacked (`MemoryWatch`):
   two of the first batch were in the same place.
 
 Where no code of the user makes or changes datapoints (`may_reuse_memory`), nothing is looked at. Arrays of more than a
-megabyte are compared by a checksum.
+megabyte are compared by a checksum, and objects of the user's classes by their public attributes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import math
 import sys
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from copy import copy
 from itertools import chain, islice
 from operator import is_not
@@ -45,7 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.protocol.base import DataFlow
-from dataflow.protocol.datapoint import ARRAY_NAMES, as_number_or_array
+from dataflow.protocol.datapoint import ARRAY_NAMES, HOLE, as_number_or_array, user_attributes
 from dataflow.protocol.passes import walk
 
 __all__ = ["MemoryWatch", "NextGroup", "ReusedMemory", "copy_datapoint", "has_several_sources", "may_reuse_memory"]
@@ -59,6 +59,7 @@ _NUM_FIRST: Final = 64
 _FIRST_BYTES: Final = 1 << 24  # no more are kept alive of them, but of one datapoint
 _LARGE_BYTES: Final = 1 << 20
 _DATAPOINTS_PER_TURN: Final = 512
+_MAX_DEPTH: Final = 2
 
 
 def may_reuse_memory(ds: DataFlow, *, everywhere: bool = False) -> bool:
@@ -326,22 +327,29 @@ _Noted = tuple[Any, Any]
 """A part of a datapoint that can change, and what it held when it was noted."""
 
 
-def _parts_of(value: Any) -> Iterator[Any]:
-    """The arrays, lists and dicts of a datapoint."""
+def _parts_of(value: Any, depth: int = _MAX_DEPTH) -> Iterator[Any]:
+    """The arrays, lists and dicts of a datapoint, and objects of the user's classes.
+
+    Objects may refer to whatever there is: at most `depth` are looked at inside one another.
+    """
     if isinstance(value, _CONTAINERS):
         if value and not isinstance(value, tuple):
             yield value
         for item in value.values() if isinstance(value, dict) else value:
             if type(item) not in _UNCHANGEABLE:
-                yield from _parts_of(item)
+                yield from _parts_of(item, depth)
     elif isinstance(value, np.ndarray):
         if value.nbytes:
             yield value
         if value.dtype == object:
             for item in value.flat:
-                yield from _parts_of(item)
+                yield from _parts_of(item, depth)
     elif _is_array(value) or isinstance(value, bytearray | deque | np.void):
         yield value
+    elif depth and (attributes := user_attributes(value)):
+        yield value
+        for item in attributes.values():
+            yield from _parts_of(item, depth - 1)
 
 
 def _place_of(part: Any) -> Any:
@@ -377,6 +385,8 @@ def _has_changed(noted: _Noted) -> bool:
     now = _held(part)
     if isinstance(now, bytes):
         return bool(now != before)
+    if isinstance(now, Mapping):  # code of the user may set further attributes of a datapoint that it has got
+        return any(now.get(name, HOLE) is not held for name, held in before.items())
     return len(now) != len(before) or any(map(is_not, now, before))
 
 
@@ -384,7 +394,7 @@ def _held(part: Any) -> Any:
     """What a part holds now: arrays and bytes as bytes, all else by the identity of its elements.
 
     A list that is used again may hold an equal number by chance. The elements are held, so that no other object gets
-    the place of one in memory.
+    the place of one in memory. Attributes have their names.
     """
     if isinstance(part, list):
         return list(part)
@@ -398,7 +408,9 @@ def _held(part: Any) -> Any:
         return part.tobytes()
     if isinstance(part, dict):
         return [*part, *part.values()]
-    return list(part) if isinstance(part, deque) else _bytes_of(part)
+    if isinstance(part, deque):
+        return list(part)
+    return _bytes_of(part) if isinstance(part, bytearray) or _is_array(part) else user_attributes(part)
 
 
 def copy_datapoint(value: Any) -> Any:

@@ -453,6 +453,85 @@ def bytes_and_queue():
         yield row[:]
 
 
+class Record:
+    def __init__(self):
+        self.k = self.inner = None
+
+
+class Slots:
+    __slots__ = ("k",)
+
+
+def one_record():
+    record = Record()
+    for k in range(7):
+        record.k = k
+        yield [record]
+
+
+def one_record_with_slots():
+    record = Slots()
+    for k in range(7):
+        record.k = k
+        yield record
+
+
+def one_record_in_others():
+    inner = Slots()
+    for k in range(7):
+        record = Record()
+        record.inner, inner.k = inner, k
+        yield {"record": record}
+
+
+def one_array_in_records():
+    array = np.zeros(SHAPE)
+    for k in range(7):
+        record = Record()
+        record.inner = array
+        array[:] = k
+        yield (record,)
+
+
+RECORDS = [one_record, one_record_with_slots, one_record_in_others, one_array_in_records]
+
+
+@pytest.mark.parametrize("make", HANDING_ON.values(), ids=HANDING_ON)
+@pytest.mark.parametrize("source", RECORDS)
+def test_an_object_of_a_users_class_that_changes_is_refused(source, make):
+    with (
+        make(DataFromGenerator(source)) as df,
+        pytest.raises(ValueError, match=r"was overwritten with a later one|has changed while the batch"),
+    ):
+        list(itertools.islice(df, 7))
+
+
+class Resource(Record):
+    """What the datapoints share; it refers to itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self._num_uses = self, 0
+
+    def use(self):
+        self._num_uses += 1
+        self.__dict__.setdefault("first", self._num_uses)
+
+
+@pytest.mark.parametrize("make", HANDING_ON.values(), ids=HANDING_ON)
+def test_what_an_object_keeps_for_itself_is_no_change_of_the_datapoint(make):
+    shared = Resource()
+
+    def source():
+        for k in range(8):
+            yield [k, shared]
+            shared.use()
+
+    with make(DataFromGenerator(source)) as df:
+        assert sum(1 for _ in itertools.islice(df, 4)) == 4
+    assert shared.first == 1
+
+
 @pytest.mark.parametrize(
     "source",
     [whole_array, views_of_it, lists, plain_lists, dicts, last_in_tuples, *OF_CLASSES.values(), bytes_and_queue],
