@@ -23,7 +23,8 @@ Guarantees:
 - A number is counted from zero in every pass, and each item counts once, however often it is done: done again after the
   failure of a worker, or addressed twice. Where every worker goes through all items, each pass of each worker has the
   whole number: a budget that is enough without workers is also enough with any number of them. A fraction is of all
-  items seen since the start, by all workers together, and judged once there are 100.
+  items seen since the start, by all workers together, and at least of 100: a short pass cannot lose all its items.
+  What a worker has not reported yet counts as seen, so that a fraction that is enough without workers is with them.
 - A `TooManyFailures` is reported only after every failure before it.
 - The number of log lines stays small: the first failures are logged individually, later ones each time their number has
   doubled, and only in the process with no runner above it.
@@ -32,6 +33,7 @@ Guarantees:
 from __future__ import annotations
 
 import logging
+import math
 import re
 import sys
 import threading
@@ -44,7 +46,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from dataflow.errors import TooManyFailures, WorkerTraceback
+from dataflow.errors import TooManyFailures
 
 __all__ = [
     "Budget",
@@ -216,7 +218,8 @@ def reporting_to(reporter: FailureReporter | None) -> Iterator[None]:
 
 _LOG = logging.getLogger(__name__)
 _MAX_RECORDS: Final = 1000  # records
-_MIN_SEEN: Final = 100  # datapoints after which a fraction is judged
+_MIN_SEEN: Final = 100  # datapoints of which a fraction is taken at least
+_MAX_UNREPORTED: Final = 8  # datapoints that a worker has seen and not reported, or a sixteenth of all
 _NUM_LOGGED: Final = 10  # failures that are logged one by one
 _MAX_PASSES: Final = 256  # number of passes of which the failed positions are remembered
 
@@ -247,9 +250,9 @@ class Tolerance:
         self._warnings: set[str] = set()
         self.num_failures = 0
         self.seen = 0
-        """Items seen so far. The code that applies the function increments it, and calls `check_seen` at `due`."""
-        is_fraction = isinstance(limit, float) or (parent is not None and isinstance(parent.limit, float))
-        self.due = _MIN_SEEN if is_fraction else sys.maxsize
+        """Items seen so far. The code that applies the function increments it, and calls `report_seen` at `due`."""
+        self.due = _MAX_UNREPORTED if parent is not None and isinstance(parent.limit, float) else sys.maxsize
+        self._num_workers = 0  # whose failures are judged here
 
     @property
     def failures(self) -> list[Failure]:
@@ -292,9 +295,9 @@ class Tolerance:
         if judged or self._limit is None:
             self._last = error if error.__traceback__ is None else None
         elif not isinstance(self._limit, int):
-            self._last = error
-            self._check_fraction()
-            _strip(error, failure.traceback)
+            if failure.path:
+                self._num_workers = math.prod(count for _, count in failure.path)
+            self._check_fraction(self._limit, error)
         else:
             if in_pass is None:
                 in_pass = (self._pass if self._shared else failure.path), failure.in_pass
@@ -311,19 +314,12 @@ class Tolerance:
             del self._known[next(iter(self._known))]
         return False
 
-    def check_seen(self) -> None:
-        """Judge or report the number of items seen; called when `due` is reached.
-
-        Raises:
-            TooManyFailures: The budget is used up.
-        """
-        if self.parent is not None:
-            self.parent.record_seen(self, self.seen)
-            if isinstance(self.parent.limit, float):
-                self.parent.report_seen()
-        self.due = self.seen + max(_MIN_SEEN, self.seen // 10)
-        if isinstance(self._limit, float):
-            self._check_fraction()
+    def report_seen(self) -> None:
+        """Report the number of items seen to the runner above; called when `due` is reached."""
+        assert self.parent is not None
+        self.parent.record_seen(self, self.seen)
+        self.parent.report_seen()
+        self.due = self.seen + max(_MAX_UNREPORTED, self.seen // 16)
 
     def process_report(self, report: Report) -> TooManyFailures | None:
         """Process a worker's report; return the error if the budget is used up."""
@@ -334,7 +330,7 @@ class Tolerance:
             if report.failure is not None and report.error is not None:
                 self.skip(report.failure, report.error, judged=report.judged)
             if self.seen >= self.due:
-                self.check_seen()
+                self.report_seen()
         except TooManyFailures as too_many:
             return too_many
         return None
@@ -364,12 +360,12 @@ class Tolerance:
         if len(failed) > self._limit:
             self._raise_too_many(f"{len(failed)} datapoints of one pass", f"max_failures={self._limit}", error)
 
-    def _check_fraction(self) -> None:
-        assert self._limit is not None
-        if self.seen >= _MIN_SEEN and self.num_failures > self._limit * self.seen and self._last is not None:
-            share = 100 * self.num_failures / self.seen
+    def _check_fraction(self, limit: float, error: BaseException) -> None:
+        unreported = self._num_workers and self._num_workers * _MAX_UNREPORTED + self.seen // 16
+        if self.num_failures > limit * max(self.seen + unreported, _MIN_SEEN):
+            share = 100 * self.num_failures / max(self.seen, self.num_failures)
             many = f"{self.num_failures} of the {self.seen} datapoints seen ({share:.3g} %)"
-            self._raise_too_many(many, f"max_failures={self._limit:g}", self._last)
+            self._raise_too_many(many, f"max_failures={limit:g}", error)
 
     def _raise_too_many(self, many: str, limit: str, error: BaseException) -> None:
         records = self.failures
@@ -387,15 +383,3 @@ def _log(failure: Failure, num: int) -> None:
         _LOG.warning("skipped %s; from now on this is logged each time the number of failures has doubled", failure)
     else:
         _LOG.warning("skipped %d so far, at last %s", num, failure)
-
-
-def _strip(error: BaseException, text: str) -> None:
-    """Remove the frames of an error that is kept: they would keep the datapoint and the iterating code alive."""
-    waiting, seen = [error], set[int]()
-    while waiting:
-        link = waiting.pop()
-        if id(link) not in seen:
-            seen.add(id(link))
-            link.__traceback__ = None
-            waiting += [other for other in (link.__cause__, link.__context__) if other is not None]
-    error.__cause__ = WorkerTraceback(text)

@@ -239,7 +239,7 @@ class Applied:
             tolerance.skip(failure, error, in_pass=(self._scope, p))
             out = self.drop()
         if tolerance.seen >= tolerance.due:
-            tolerance.check_seen()
+            tolerance.report_seen()
         return out
 
 

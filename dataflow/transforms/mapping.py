@@ -36,8 +36,8 @@ class MapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         ds: The input.
         func: Takes a datapoint and returns one; returns None to drop it.
         max_failures: How many datapoints of one pass may fail; or, as a number between 0 and 1, the fraction of all
-            datapoints seen, judged once there are 100. In a runner each worker counts for itself. None means the budget
-            of the runner above, or 0 without one.
+            datapoints seen, or of 100 while there are fewer. In a runner each worker counts for itself. None means the
+            budget of the runner above, or 0 without one.
         seed_globals: Before each call, seed `random`, `np.random` and, if it is imported, torch (on the CPU) with
             numbers that follow from the seed, the pass and the position of the datapoint, as for `RandomMapData`. Code
             that draws from them is then exact in every run, with any number of worker processes; threads would share
