@@ -113,6 +113,7 @@ class Plan(Generic[S]):
         """
         codec = self.links.codec
         codec.renew(worker)
+        # The word of the dead worker is still there, and would be taken for the first datapoint of its successor.
         self.links.credit.clear_item(worker)
         self.specs[worker] = replace(self.specs[worker], port=port, encoder=codec.port(worker))
         return partial(self.start, self.specs[worker])
@@ -126,7 +127,8 @@ class Plan(Generic[S]):
         """Release everything that the consumer holds. Idempotent."""
         links = self.links
         with ExitStack() as last:  # closes all, even if one of them raises
-            # The last one first: results that were not handed out go before the memory that they are in.
+            # `ExitStack` calls them in reverse, `credit` last. The schedule goes before the codec: results that were
+            # not handed out are dropped before the memory that they are in.
             for end in (links.credit, links.codec, self.schedule, links.channel, links.stacks):
                 if end is not None:
                     last.callback(end.close)
@@ -178,7 +180,7 @@ class WaitTimer:
 
 
 _LOG: Final = logging.getLogger(__name__)
-_POLL: Final = 0.1  # maximum seconds of one wait
+_POLL: Final = 0.1  # maximum seconds of one wait, and so how long `close` in another thread may wait for the lock
 _NO_THREAD: Final = "can't start new thread"  # the text by which Python says so, in a RuntimeError
 
 
@@ -221,6 +223,7 @@ class Engine(Generic[S]):
         first = plan.specs[: len(plan.specs) - plan.num_reserved]
         self.metrics = RunnerMetrics(links.credit.counters_of, len(first), links.codec.bytes_in_use)
         self.metrics.take_turns = self.jobserver is not None
+        # Reentrant: `_fail` closes the engine under it, and a handler of a signal may call `close` during a step.
         self.lock = threading.RLock()
         self.is_free = True
         self._chunk: Iterator[Any] = iter(())  # datapoints received and not yet handed out
@@ -230,6 +233,7 @@ class Engine(Generic[S]):
         self._pending_error: BaseException | None = None  # to be raised when the chunk has been handed out
         self._death_in_schedule: BaseException | None = None  # that the schedule will raise in its turn
         with signals_deferred(), ExitStack() as undo:
+            # Undone in reverse: workers that stop still write to the memory, so they end before it is closed.
             undo.callback(plan.close)
             self._supervisor = Supervisor(
                 plan.owner,
@@ -272,6 +276,7 @@ class Engine(Generic[S]):
 
         The previous iteration raises at its next step. `begin` is called under the lock.
         """
+        # Before the lock: in a forked child, a thread that exists in the parent only may hold it for ever.
         self.session.check_process()
         # Before the lock: the previous iteration holds it while it waits, then looks at the generation, and gives way.
         generation = self.session.supersede()
@@ -301,9 +306,11 @@ class Engine(Generic[S]):
 
     def abandon(self, generation: object) -> None:
         """End the pass with this generation, and discard its outstanding work."""
+        # A forked child, which must not wait for the lock: a thread of the parent may have held it.
         if not self.session.is_own:
             return
         with self.lock:
+            # The generator of an earlier pass may be dropped late, and must not discard the work of the current one.
             if self.session.generation is generation and not self.session.closed:
                 self.metrics.end_iteration()
                 self._discard_work()
@@ -335,6 +342,7 @@ class Engine(Generic[S]):
             with self.lock:
                 self.session.check(generation)
                 self._wait_timer.advance(now)
+                # A chunk that was left half-way goes on. For the iterator of a list, the hint is exact.
                 if operator.length_hint(self._chunk):
                     return self._check_chunk(now)
                 metrics.enter()
@@ -344,6 +352,7 @@ class Engine(Generic[S]):
                     self._scale(self._scaling, now)
                 ready = self._take_result()
                 over = ready is None and (supervisor.states.exhausted or self.schedule.exhausted)
+                # Otherwise a worker has died, or its last message is under way: it is judged before the pass ends.
                 if over and not supervisor.num_unreported_ends:
                     metrics.end_iteration()
                     return None
@@ -353,6 +362,7 @@ class Engine(Generic[S]):
                 if ready:
                     return self._check_chunk(now)
                 silent = silent and not progressed
+                # Not while a worker whose end was seen has to be judged: its death is the better reason.
                 if self._wait_timer.is_over(timeout, silent=silent) and not supervisor.states.is_settling:
                     if self._take_result(unfinished=True):
                         return self._check_chunk(now)
@@ -361,10 +371,12 @@ class Engine(Generic[S]):
                 if ready is not None or not (progressed or wait):  # everything was dropped: there is room for more
                     return self._chunk
                 if not progressed:
+                    # Before the wait, and without a lock: a worker that sends at this moment yields the processor in vain,
+                    # or not at all.
                     self._credit.idle()
                     silent = not supervisor.wait(min(_POLL, timeout or _POLL))
                     if silent and self.jobserver is not None:
-                        self.jobserver.lend()
+                        self.jobserver.lend()  # the worker with the token may be stopped
                     metrics.waiting += time.monotonic() - began
 
     def release_chunk(self) -> None:
@@ -389,7 +401,7 @@ class Engine(Generic[S]):
                     self.metrics.end_iteration()
                     return  # what follows belongs to the next pass, exceptions included
                 # The rest of the chunk belongs to the next pass: it must not delay the error about the dead worker.
-                rest, self._chunk = self._chunk, iter(())
+                rest, self._chunk = self._chunk, iter(())  # under the lock, so no other iteration sees the empty one
                 try:
                     progressed = self._step(time.monotonic(), silent=True)
                     if isinstance(self._pending_error, WorkerDied):
@@ -421,7 +433,8 @@ class Engine(Generic[S]):
         list(self._chunk)
         self._finish_chunk()
         self.schedule.discard()
-        # The schedule has forgotten it, and no worker is left to do the work.
+        # The schedule has forgotten a death that it was about to raise. With no worker left for that work, the next
+        # pass would wait for ever.
         self._pending_error = self._pending_error or self._death_in_schedule
 
     def _take_result(self, *, unfinished: bool = False) -> list[Any] | None:
@@ -431,6 +444,7 @@ class Engine(Generic[S]):
             ready = self.schedule.take_unfinished() if unfinished else self.schedule.take()
         except KeyboardInterrupt as error:  # the schedule may be inconsistent
             self._fail_here(error)
+        # Only when nothing is left to hand out: messages before errors.
         ready = self._pending_error if ready is None else ready
         if isinstance(ready, BaseException):
             self._fail(ready)
@@ -443,6 +457,7 @@ class Engine(Generic[S]):
         Returns True if something has changed.
         """
         try:
+            # Whatever is raised until the message is in the schedule ends the run: the message may be lost.
             message = self._supervisor.receive_nowait(now)
             if message is not None:
                 self._receive(message)
@@ -456,7 +471,7 @@ class Engine(Generic[S]):
         body = message.body
         if message.worker in self._supervisor.ending:
             if message.kind in DATA_KINDS:
-                with suppress(Undecodable):
+                with suppress(Undecodable):  # it is dropped in any case
                     self._decoder.decode(message.worker, body)  # frees its blocks
         elif message.kind in RESULT_KINDS:
             self._receive_results(message)
@@ -486,6 +501,7 @@ class Engine(Generic[S]):
                 datapoints = self._decoder.decode(worker, message.body)
             except Undecodable as broken:
                 datapoints = broken.before
+                # `received` counts this message already.
                 position = self._supervisor.states.received[worker] - message.count + len(datapoints)
                 error = unreadable(self._plan.owner, worker, len(self._plan.specs), position, broken)
             # Credit is granted as a chunk begins: the worker continues while the consumer takes the chunk.
@@ -507,6 +523,7 @@ class Engine(Generic[S]):
         self.schedule.handed_out()
 
     def _check_workers(self, now: float) -> None:
+        # Judged later: what a dead worker has sent is handed out before its death is raised.
         in_use = {worker for worker, _ in self._outstanding} if operator.length_hint(self._chunk) else ()
         if self._late is not None:
             self._late.check(now)
@@ -517,6 +534,7 @@ class Engine(Generic[S]):
         worker, error = death.worker, death.error
         cause = None if death.last is None else self._decoder.decode_failure(death.last.body)
         error.__cause__ = cause  # shows where
+        # Before `restart`, which clears the word that says what the worker was making.
         position, end = (None, None) if self._late is None else self._late.end_of(worker)
         item: EndedItem | None = None
         if end is None and isinstance(cause, LostWorker):
@@ -591,7 +609,7 @@ class Engine(Generic[S]):
             count.limit(len(supervisor.workers))
             # As text: a handler that keeps the record would keep the frames of the error.
             _LOG.info("%s starts no more than %d workers: %s", self._plan.owner, count.most, str(error) or "no memory")
-        except BaseException as error:
+        except BaseException as error:  # Ctrl-C, at an unknown step of the start: the next loop starts new workers
             self._fail_here(error)
         self._set_workers(count.num)
         _LOG.info(
@@ -633,8 +651,8 @@ class Engine(Generic[S]):
         if isinstance(error, StopIteration):  # which would look like the end of the pass
             stopped, error = error, RuntimeError(f"a worker of {self._plan.owner} raised StopIteration: {error}")
             error.__cause__ = stopped
-            del stopped
-        self.session.fail(error, interrupted=interrupted)
+            del stopped  # as below
+        self.session.fail(error, interrupted=interrupted)  # before `close`, so that other threads get this reason
         self.close()
         try:
             raise error

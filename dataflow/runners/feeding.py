@@ -59,6 +59,7 @@ class SourceReader:
         return self
 
     def __next__(self) -> SourceReader:
+        # Read without the lock, as a hint: `read` looks again under it.
         if self._is_over:
             raise StopIteration
         return self
@@ -83,11 +84,14 @@ class SourceReader:
                 return NO_ROOM
             other = next(current, NO_ROOM) if encode_plain is None else encode_plain(islice(current, max_count), plain)
         except BaseException as error:
+            # A generator that has raised is finished, and its next step would look like a normal end. Only where nodes
+            # wait do iterators survive a `TimeoutError`.
             self._is_over = not (self._waits and isinstance(error, TimeoutError))
             self._is_empty = self._is_empty and not plain
             raise
         if other is not NO_ROOM or plain:
             self._is_empty = False
+        # Fewer than were asked for: the pass has ended. If it was empty, all that follow would be, too.
         if other is NO_ROOM and (encode_plain is None or len(plain) < max_count):
             self._current, self._is_over, self._is_empty = None, self._is_empty, True
         return other
@@ -96,7 +100,7 @@ class SourceReader:
 # -- A pass of the map -------------------------------------------------------------------------------------------------
 
 
-_BURST: Final = 2e-3
+_BURST: Final = 2e-3  # seconds of reading, after which results that have come are handed out
 _SHORT: Final = 2e-4  # seconds; while a few datapoints are read faster, more may be read at a time
 _MAX_AT_ONCE: Final = 256
 
@@ -136,7 +140,7 @@ class Feeder:
             if late is not None and self._pause_source():
                 error, late = late, None
                 pause = paused(error, waits)
-                del error
+                del error  # its traceback holds this frame, and so the datapoints in it
                 yield pause
                 pause = None
             if reading and late is None:
@@ -156,9 +160,11 @@ class Feeder:
                     self._engine.metrics.end_iteration()
                     raise
             try:
+                # Without waiting while the source has more: the workers would run dry meanwhile.
                 chunk = self._engine.chunk(self._generation, timeout, wait=not more)
             except TimeoutError as error:
                 pause = paused(error, waits and not session.failed)
+            # Yielded outside of `except`, where the error and its frames would stay alive until the next step.
             if pause is not None:
                 yield pause
                 pause = None
@@ -194,6 +200,7 @@ class Feeder:
             other: Any = NO_ROOM
             began = now
             try:
+                # Not under the engine's lock: a `close` in another thread must not wait for the user's code.
                 other = reading.read(max_count, encode_plain, plain)
             except TimeoutError:  # the source may continue
                 raise
@@ -201,6 +208,7 @@ class Feeder:
                 next(source, None)  # release what the source keeps for the next loop
                 raise
             finally:
+                # Also after an exception: what was read before it is handed out first.
                 if session.is_own:  # not in a child that the source has forked
                     with lock:
                         self._check_reader()
@@ -208,7 +216,7 @@ class Feeder:
                         if other is not NO_ROOM:
                             schedule.add(other)
                             del other
-            session.check_process()
+            session.check_process()  # a child that the source has forked ends here, and does not read on for its parent
             now = time.perf_counter()
             took = now - began
             engine.metrics.read_source(took)

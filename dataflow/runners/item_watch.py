@@ -84,16 +84,19 @@ class LateWorkers:
             self._asked = None
         if not late:
             return
-        supervisor.check_soon(now)
+        supervisor.check_soon(now)  # while messages arrive, the next look would come half a second later
         if self._asked is None:
             self._asked = late[0], words[late[0]], now
             asked = supervisor.workers[late[0]]
+            # A pid that was reaped may be that of another process by now, which must not get the signal.
             if self._stacks is not None and asked.pid is not None and not asked.has_ended():
                 self._stacks.ask(asked.pid)
             return
         worker, word, since = self._asked
         if now - since < _STACK_SECONDS or supervisor.has_unread(worker) or supervisor.workers[worker].has_ended():
             return
+        # Read after `has_unread` has drained the channel: a worker clears its word before it sends. So if the word is
+        # the same, all that the worker has sent before this datapoint is in the schedule.
         if item_of(worker) == word:
             self._asked = None
             stack = "" if self._stacks is None else self._stacks.read()
@@ -109,6 +112,7 @@ class LateWorkers:
             stack: The stacks of its threads.
             now: The time.
         """
+        # Kept here, since the word in shared memory may change until the signal arrives.
         self._killed[worker] = position, ItemEnd(reason, stack, is_late=True)
         self._supervisor.end(worker, now)
 

@@ -96,6 +96,7 @@ class WorkerStates:
         self.record_ignored(worker, now)
         if kind in RESULT_KINDS:
             self.received[worker] += count
+        # One that comes over a socket after the verdict does not bring the worker back to life.
         if self.states[worker] is not WorkerState.DEAD:
             self.states[worker] = _AFTER[kind]
 
@@ -140,4 +141,5 @@ class WorkerStates:
     def unwatched(self) -> set[int]:
         """The workers whose end was seen, or announced by a last message."""
         over = {worker for worker in range(self.num_workers) if not self.awaits_last_message(worker)}
+        # The sentinel of a process that has ended stays readable: each wait on it would return at once.
         return over | self.quiet_since.keys()

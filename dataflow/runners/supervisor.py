@@ -112,6 +112,7 @@ class Supervisor:
         with signals_deferred(), ExitStack() as undo:
             # Workers first, then our end: a forked child inherits no open socket, and no I/O thread is lost in a fork.
             self._pool = WorkerPool(factories, request_stop)
+            # Undone in reverse: the workers are asked to stop, then waited for.
             undo.callback(self._pool.stop)
             undo.callback(request_stop)
             self._receiver = channel.open_receiver()
@@ -176,7 +177,7 @@ class Supervisor:
             if not self.states.awaits_last_message(k):
                 continue
             exitcode = self._exitcode(k)
-            quiet_seconds = self.states.quiet_seconds(k, now)
+            quiet_seconds = self.states.quiet_seconds(k, now)  # from now on, if its end was not seen before
             self._drain()  # after its end was seen: now everything that it has sent through a pipe is there
             if has_died(
                 exitcode=exitcode,
@@ -245,6 +246,7 @@ class Supervisor:
     def _exitcode(self, worker: int) -> int | None:
         ended = self._pool.workers[worker]
         exitcode = ended.exitcode()
+        # A process that was reaped elsewhere (`SIGCHLD` ignored) never reports one: hence the limit.
         if exitcode is None and ended.sentinel is not None:  # the fork server is about to report it
             ended.join(_EXITCODE_SECONDS)
             exitcode = ended.exitcode()
@@ -252,6 +254,8 @@ class Supervisor:
 
     def _drain(self) -> None:
         """Take all messages that have come. These are few, because no credit is granted in the meantime."""
+        # None may also mean that a part of a long message was read from a pipe; `wait` says whether there is more.
+        # After the part of a message that a killed worker has left, there is not.
         while (message := self._receiver.receive_nowait()) is not None or self._receiver.wait(0):
             if message is not None:
                 self._backlog.append(message)
@@ -276,7 +280,7 @@ class Supervisor:
     def _start(self, worker: int, start: Callable[[Callable[[], Worker]], None]) -> None:
         """Start a worker with a connection of its own: what a dead one left half done in a pipe goes with the old."""
         assert self._successor is not None, "workers can be started later"
-        port = self._receiver.port_of_successor(worker)
+        port = self._receiver.port_of_successor(worker)  # closes the pipe of the dead worker, and what is left in it
         try:
             start(self._successor(worker, port))
         except BaseException:
@@ -298,6 +302,8 @@ class Supervisor:
             timeout: Seconds that workers get to end by themselves; None for the usual grace period.
         """
         with signals_deferred(), ExitStack() as last:  # every step, even if one of them raises
+            # Called in reverse: `receiver.stop` lets workers go on that are blocked in a full pipe, which would not end
+            # within the grace period.
             last.callback(self._receiver.close)
             last.callback(self._pool.stop, timeout)
             last.callback(self._receiver.stop)
