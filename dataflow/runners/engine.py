@@ -371,8 +371,8 @@ class Engine(Generic[S]):
                 if ready is not None or not (progressed or wait):  # everything was dropped: there is room for more
                     return self._chunk
                 if not progressed:
-                    # Before the wait, and without a lock: a worker that sends at this moment yields the processor in vain,
-                    # or not at all.
+                    # Before the wait, and without a lock: a worker that sends at this moment yields the processor in
+                    # vain, or not at all.
                     self._credit.idle()
                     silent = not supervisor.wait(min(_POLL, timeout or _POLL))
                     if silent and self.jobserver is not None:

@@ -76,7 +76,7 @@ def regroup(results: Iterator[Any], batch_size: int, *, remainder: bool, use_lis
             left += pieces(result.pop(), batch_size)
         else:
             yield result.pop()  # no variable: it would keep the batch alive until the next step
-        del result
+        del result  # here and below, so that no name keeps a datapoint alive until the next ones have come
         if len(left) >= batch_size:
             group, left = left[:batch_size], left[batch_size:]
             yield stack(group, use_list=use_list)

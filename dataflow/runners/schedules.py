@@ -393,7 +393,7 @@ class TaskSchedule(Schedule):
             self.adapt(message.pace)
         sending = self._sending.get(worker)
         if sending is None or sending[0] != number:
-            sending = self._sending[worker] = number, []
+            sending = self._sending[worker] = number, []  # replaces what it had sent of another
         task = self.issued.get(number)
         if task is None:
             return  # done before, or of an abandoned pass
@@ -526,7 +526,7 @@ class TaskSchedule(Schedule):
         self._sending.pop(worker, None)
         # Tasks that are not taken are put back too: their token may have gone with the worker. A worker that reads a
         # second token drops it.
-        for number, task in list(self.issued.items()):
+        for number, task in list(self.issued.items()):  # a copy: `_ask_again` gives tasks other numbers
             taken_by = task.queued.taken_by  # read once: another worker may take it at any time
             if task.rest is not None and (taken_by == worker or task.queued.may_have_begun(worker)):
                 self._ask_again(number)
@@ -552,6 +552,8 @@ class TaskSchedule(Schedule):
             The datapoint that it was making; None if that is unknown, or if it was making none.
         """
         taken = self._taken_by(worker)
+        # It was making nothing that is waited for: the task that it has taken last is done, or of an abandoned pass, or
+        # another worker has taken it, too.
         if not taken or taken[-1] != self.task_queue.last_taken(worker):
             return None
         task = self.issued[taken[-1]]
@@ -577,6 +579,7 @@ class TaskSchedule(Schedule):
         rest.alone.add(offset)
         for other in self.issued.values():
             if other.rest is not None:
+                # By identity: two deaths in the same way are equal.
                 other.rest.suspects = [one for one in other.rest.suspects if not any(one is e for e in explained)]
         in_pass, position = divmod(index, self.length) if self.length else (0, index)
         return EndedItem(in_pass, position, ends, len(explained), taken[-1], offset)
@@ -603,6 +606,7 @@ class TaskSchedule(Schedule):
             return
         limits = [k for k in (*alone, *left_out) if k > start]
         task.rest.stop = start + 1 if start in alone else min(limits, default=task.count)
+        # Under another number: what is still on its way under the old one is ignored.
         del self.issued[number]
         task.queued.ask(self._next, start, task.rest.stop)
         self.issued[self._next] = task
@@ -803,7 +807,7 @@ class OnePass(TaskSchedule):
             return
         count = len(datapoints)
         skipped = min(self._to_skip, count)
-        self._to_skip -= skipped
+        self._to_skip -= skipped  # made again by a successor, and handed out before
         self._num_received += count - skipped
         if count > skipped:
             self._parts.append(list(present(datapoints[skipped:])))
@@ -843,8 +847,8 @@ class OnePass(TaskSchedule):
     def ended(self, worker: int, end: ItemEnd, position: int | None, *, sent_all: bool) -> EndedItem | None:
         if position is None and sent_all:
             position = self._num_received
-        # An earlier one was made again for the worker's own sake; or it had made and sent this one, and made nothing.
-        # At the stop, it was making none either.
+        # Before `_num_received`, a successor only repeats what has come, or the worker had sent this one and was making
+        # nothing. From `_stop` on, nothing is asked for.
         if not self._taken_by(worker) or position is None or not self._num_received <= position < self._stop:
             return None
         ends = self._ends[position] = (*self._ends.get(position, ()), end)
@@ -1003,6 +1007,7 @@ class MapTasks(TaskSchedule):
                     return  # their memory will be freed
                 item = self.task_queue.encode(self._unencoded, is_only_task=True)
         except Exception as error:
+            # Before `_unencoded` is cleared: where datapoints are paired with indexes, it holds the index.
             index = self.index + len(self._collected) if self.index < PAIRED else self._unencoded[0]
             self._unencoded = _NOTHING
             self.under_way -= 1
