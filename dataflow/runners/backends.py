@@ -251,6 +251,7 @@ def queued_bytes(max_bytes: int) -> int:
 
 
 def _process(context: BaseContext, spec: WorkerSpec) -> Worker:
+    # A forked worker closes all other descriptors that this library has opened here.
     descriptors = (
         *spec.port.descriptors(),
         *spec.encoder.descriptors(),
@@ -263,4 +264,5 @@ def _process(context: BaseContext, spec: WorkerSpec) -> Worker:
 
 def _close_in_parent(spec: WorkerSpec) -> None:
     spec.payload.close_in_parent()
+    # A pipe reports its end only when no process holds the write end any more.
     spec.port.close_in_parent()

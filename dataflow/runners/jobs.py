@@ -68,7 +68,7 @@ class Job:
         """Open the flow, then work; `task_reader` is where tasks come from."""
         if self.worker_init is not None:
             initialise(self.worker_init)
-        state_of(self.flow).part(_Iterating).thread = threading.current_thread()
+        state_of(self.flow).part(_Iterating).thread = threading.current_thread()  # first, since `close` asks for it
         open_flow(self.flow, self.stream)
         if self.promise is not None:
             promise(self.flow, self.promise)
@@ -88,7 +88,7 @@ class Job:
         if watch is None:
             return datapoints
         if indexes is None or not len(indexes):
-            return watch.over(datapoints, False, is_guarded=True)
+            return watch.over(datapoints, False, is_guarded=True)  # without a lock: only this thread steps them
         if watch.passes(len(indexes)):
             return datapoints
         in_pass = int(indexes[0]) // self._length
@@ -161,7 +161,7 @@ class _Tasks(Job):
                 if not task_reader.wait_until_may_take():
                     break
                 ended = time.perf_counter()
-            # Read before the wait: the next task comes together with the end of this state.
+            # Read before the wait: as it issues the next task, the consumer clears this flag.
             state = WorkerActivity.BLOCKED if task_reader.is_full() else WorkerActivity.STARVED
             counters.enter(state, ended)
             task = task_reader.receive()
@@ -185,7 +185,7 @@ class _Tasks(Job):
         sender.begin_task(task.number, task.first, pace)
         try:
             self.put_results(task, sender, task_reader)
-        except (Stopped, ConsumerGone, SenderFailed):
+        except (Stopped, ConsumerGone, SenderFailed):  # they end the worker, and not only its task
             raise
         except (SystemExit, GeneratorExit):  # the worker exits and reports it
             raise
@@ -292,7 +292,7 @@ class ApplyAndBatch(Apply):
                 now = time.perf_counter()
                 sender.counters.add_step(now, now - began, 0.0, 0.0)
         except BaseException:
-            sender.put_all(made or group.left())
+            sender.put_all(made or group.left())  # what was made before the exception comes before it
             raise
         if len(made) != self.count(task):
             sender.put_all(made)
@@ -369,6 +369,7 @@ class WholePasses(_Tasks):
         stream = replace(self.stream, standalone=standalone, repeated=pass_task.repeated)
         datapoints = self.kept(self.flow._df_run_pass(task.first, stream))
         left = task.stop
+        # Asked before each step, since only this ends the work on a pass that was abandoned.
         while left and task_reader.is_wanted():
             try:
                 yield next(datapoints)  # no variable: the receiver may reuse its memory

@@ -209,6 +209,7 @@ class ParallelMap(WorkerNode[T_co]):
     ) -> Iterator[Any] | None:
         first, waits_below = PAIRED, self.ds._df_waits
         if self.ordered:
+            # Only one thread may step the two: `SourceReader` reads both under its lock.
             blocks, here = tee(chain([block], following))
             indexes = chain.from_iterable(map(np.ndarray.tolist, here))
             datapoints = side_by_side([indexes, self.ds._df_at(blocks, stream)], waits_below)
@@ -273,7 +274,7 @@ class ParallelMap(WorkerNode[T_co]):
                     break
                 except TimeoutError as error:
                     pause = paused(error, waits and not engine.session.failed)
-                yield pause
+                yield pause  # outside of `except`, which would keep the error and its frames until the next step
         finally:
             if engine.session.failed:  # no call: it may be dropped after a break, or as the interpreter ends
                 state_of(self).settle()

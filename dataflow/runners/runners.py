@@ -149,6 +149,7 @@ class Runner(WorkerNode[T_co]):
             return self._flows
         if self._df_backend.own_process or not self._df_is_copied:
             return [self.ds] * self.num_workers
+        # Threads share the memory of this process: two of them cannot iterate the same nodes.
         return [copy_chain(self.ds)[id(self.ds)] for _ in range(self.num_workers)]
 
     def _df_nodes_of_workers(self) -> Iterable[DataFlow]:
@@ -293,12 +294,14 @@ class Runner(WorkerNode[T_co]):
                 except TimeoutError as error:
                     pause = paused(error, waits and not engine.session.failed)
                 if pause is not None:
-                    yield pause
+                    yield pause  # outside of `except`, which would keep the error and its frames until the next step
                     pause = None
                     continue
                 if chunk is None:
                     _LOG.warning("%s has ended: in every worker, a pass of its flow was empty", type(self).__name__)
                     return
+                # The last one has a step of its own: if it was taken away meanwhile, `left` stays 1, and the next call
+                # of `engine.chunk` raises why. Otherwise the pass would end as if it were complete.
                 if left == 1:
                     last = list(islice(chunk, 1))
                     if last:

@@ -55,6 +55,7 @@ class FlowPayload(AnyPayload):
             )
         for node in _nodes(value):
             below = set(map(id, node._df_inputs))  # they have their own turn
+            # One step of the interpreter: the thread of another worker may make an attribute meanwhile.
             for name, attribute in vars(node).copy().items():
                 if holds_only_inputs(attribute, below) or name == "_df_state":
                     continue
@@ -77,7 +78,7 @@ def _nodes(value: Any) -> Iterator[DataFlow]:
 # -- Worker spec -------------------------------------------------------------------------------------------------------
 
 
-_FLUSH_SECONDS: Final = 30.0
+_FLUSH_SECONDS: Final = 30.0  # that a worker which ends by itself waits until its last messages have left
 _SAMPLE_INTERVAL: Final = 0.008  # minimum seconds between two samples of any worker
 
 
@@ -145,7 +146,7 @@ class WorkerSpec:
             reporter = FailureReporter(self.budget, self.info.path, sender.report)
             with allocating(encoder.allocate), memory_share(self.memory), reporting_to(reporter):
                 self._work(sender, tasks, quota)
-        except ConsumerGone:
+        except ConsumerGone:  # there is nobody to report to
             pass
         finally:
             sender.close(_FLUSH_SECONDS)
@@ -160,17 +161,17 @@ class WorkerSpec:
     def _work(self, sender: BatchingSender, tasks: TaskReader | None, quota: Quota) -> None:
         job: Job | None = None
         try:
-            with ending_if_forked():
+            with ending_if_forked():  # a child that the user's code forks sends nothing
                 if self.threads is not None:
-                    limit_threads(self.threads)
+                    limit_threads(self.threads)  # before `load`: libraries that it imports read the environment
                 if self.reseed:
                     seed(derived(self.seed))
                 job = self.payload.load()
                 if self.check_imports is not None:
-                    self.check_imports()
+                    self.check_imports()  # after `load`, which has imported what the job needs
                 self._watch(job, sender, quota)
                 job.run(sender, tasks)
-        except (Stopped, ConsumerGone):
+        except (Stopped, ConsumerGone):  # asked to end: the consumer expects no last message
             pass
         except SenderFailed as failure:
             sender.failed(failure.__cause__ or failure)

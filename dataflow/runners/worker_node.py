@@ -273,11 +273,13 @@ class WorkerNode(ProxyDataFlow[T_co]):
             before.session.begins_elsewhere()
         with signals_deferred(), closed_on_error():
             state.own(self, None)
-            # It must not hold the node, which could then never be collected.
+            # `start` must not hold the node, which could then never be collected: its finaliser holds the engine, and
+            # the engine holds `start`.
             start = backend.starter(options)  # may raise, so before there is anything to close
             if options.auto:
                 name, number = options.workers_name, options.shown_number
                 _LOG.info('%s with %s="auto" has workers: %s', options.owner, name, number)
+            # Before the start: what the user changes while the workers start is noticed by the next pass.
             self._df_snapshot = self._take_snapshot()
             with counted(options.owner, backend.num_descriptors(options)):
                 engine = Engine(self._df_plan(stream, start, self._df_links()))
@@ -502,6 +504,7 @@ class WorkerNode(ProxyDataFlow[T_co]):
         for block in blocks:
             engine = None if picked_here() or len(block) < 2 else self._free_engine(stream, checked=checked)
             checked = True
+            # `blocks` is the iterator of this loop: what a map reads on from there does not come again.
             made = None if engine is None else self._df_steps_of_block(engine, block, blocks, stream)
             made = self._df_at_in_consumer([block], stream) if made is None else made
             yield from resumed(made, waits)
@@ -553,11 +556,11 @@ def _until_over(
                 break
             except TimeoutError as error:
                 pause = paused(error, waits and not engine.session.failed)
-            yield pause
+            yield pause  # outside of `except`, which would keep the error and its frames until the next step
         taken.is_over = True
     finally:
-        with signals_deferred(later=True):  # it may be dropped, after a break
-            taken.stop()
+        with signals_deferred(later=True):  # a generator that is dropped ends here, where Python only prints exceptions
+            taken.stop()  # before `abandon`, which empties the chunk: it counts what is left of that
             if engine.session.failed:
                 state.settle()
             engine.abandon(generation)
@@ -595,6 +598,7 @@ def _steps(begin: Callable[[], Iterator[Any]], reporter: FailureReporter, waits:
     try:
         while True:
             try:
+                # For each step: between two steps this thread runs the user's loop, and other flows.
                 with reporting_to(reporter):
                     dp = next(steps)
             except TimeoutError as error:
