@@ -94,7 +94,7 @@ class PrefetchToDevice(ProxyDataFlow[T_co]):
                     break
                 pause = Pause(error)
             if pause is not None:
-                yield pause
+                yield pause  # outside of `except`, which would keep the error and its frames until the next step
                 pause = None
             if len(waiting) > self.depth:
                 taken.add_one()
@@ -139,10 +139,11 @@ def _cuda_sender(torch: Any, device: str) -> Sender:
 
         def ready() -> Any:
             current = torch.cuda.current_stream(device)
-            current.wait_event(done)
+            current.wait_event(done)  # makes the stream wait, and not this thread
 
             def in_use(tensor: Any) -> Any:
-                tensor.record_stream(current)  # its memory was allocated on the other stream
+                # Its memory belongs to the other stream, which could reuse it for a copy while this one still reads.
+                tensor.record_stream(current)
                 return tensor
 
             return _each_tensor(torch, copies, in_use)

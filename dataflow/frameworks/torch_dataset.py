@@ -101,6 +101,7 @@ class FlowDataset:
         self._begun = None
         self.counter.by_workers = False
         waits = self._df._df_waits
+        # Torch's frames are looked for now: at the first step of the generator, others may be on the stack.
         return pausing(self._datapoints(self._num_made - 1, waits, _is_collated()), waits, "the data set")
 
     def _datapoints(self, k: int, waits: bool, is_collated: bool) -> Iterator[Any]:
@@ -241,7 +242,7 @@ class FlowDataset:
             self.counter.read_loaded()
         rank, world_size = self._rank()
         workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        where = (os.getpid(), rank, world_size, *workers)
+        where = (os.getpid(), rank, world_size, *workers)  # the pid, since a forked process has inherited this share
         if self._flow is None or self._flow[0] != where:
             tail: Tail = "drop" if self._drop_uneven else "keep"
             several, is_first = world_size > 1 or workers[1] > 1, workers[0] == 0
@@ -358,6 +359,7 @@ def _rebuilt(
     root: int | None,
     state: Mapping[str, Any] | None,
 ) -> Any:
+    # A function, which pickle finds by its name; it would not find the class, which is made at run time.
     dataset = _dataset_class()(loads(df), given, drop_uneven)
     dataset.counter = Counter(dataset._df, *count)
     dataset.member, dataset._root, dataset._state = member, root, state
@@ -388,7 +390,7 @@ def _share(df: DataFlow, rank: int, world_size: int, tail: Tail, *, warns: bool)
 
 def _is_collated() -> bool:
     """Whether a DataLoader makes batches of the datapoints, and keeps them until one is complete."""
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)  # the caller of `__iter__`
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith(("torch.", "torchdata.")):
             found = getattr(frame.f_locals.get("self"), "auto_collation", None)

@@ -89,7 +89,7 @@ class Member(NamedTuple):
             )
         for j in range(_ROOT, _NUM_WORDS):
             self.words[j] = root >> _BITS * (j - _ROOT) & (1 << _BITS) - 1
-        self.words[_LOADED] = p
+        self.words[_LOADED] = p  # last: where it is set, the words of the root are complete
 
 
 _CURE: Final = (
@@ -122,6 +122,7 @@ class _Group:
         self.flow = flow  # what persistent workers were given; None if each pass has new ones
         self.root = current_root()
         self.is_read = False  # the state that its workers have loaded
+        # Shared memory of torch reaches forked workers and, by its pickle, spawned ones.
         self.words = torch.zeros(_NUM_WORDS, dtype=torch.int64).share_memory_()
         self.words[_OFFSET], self.words[_LOADED] = p, -1
 
@@ -187,6 +188,7 @@ class Counter:
                 group = _Group(iterator, self._next(), self._snapshot() if is_persistent else None)
                 self._groups.append(group)
                 self.by_workers = True
+                # An attribute of the iterator itself hides the method of its class: torch calls ours for later passes.
                 if is_persistent:
                     begun = vars(iterator).setdefault(_RESET, _Reset(iterator)).begun
                     begun.append(partial(self._begin_later, group))
@@ -301,12 +303,14 @@ class _Forks:
         iterator = _started()
         if iterator is not None:
             found = [*_contained(vars(iterator)["_dataset"])]
+            # By thread: others may fork at the same time, for workers of another loader.
             self._given[threading.get_ident()] = [(dataset, dataset.counter.member(iterator)) for dataset in found]
 
     def in_parent(self) -> None:
         self._given.pop(threading.get_ident(), None)
 
     def in_child(self) -> None:
+        # The one thread of the child has the identifier of the thread that has forked it.
         given, self._given = self._given.pop(threading.get_ident(), []), {}
         self.lock = threading.RLock()  # another thread of the parent may have held it
         for dataset, member in given:
