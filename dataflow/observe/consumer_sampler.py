@@ -97,6 +97,7 @@ class ConsumerSampler:
         """Take samples for some seconds from now on, if the flow is iterated."""
         with self._lock:
             self._until = time.monotonic() + _SECONDS
+            # The thread decides under the same lock to end: it is prolonged here, or another one is started.
             if self._consumer() is not None and self._thread is None:
                 self._stopped.clear()
                 thread = threading.Thread(target=self._run, name="dataflow-sampler", daemon=True)
@@ -114,12 +115,14 @@ class ConsumerSampler:
     def stop(self) -> None:
         """End the thread."""
         self._stopped.set()
+        # Not under the lock, which the thread takes before it ends.
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
     def shares(self) -> dict[int, float]:
         """Part of the samples of each node without metrics, by its id; empty if there are too few."""
+        # Without the lock: the thread may count a sample more for a node meanwhile, hence the minimum below.
         num, counts = self._num, self._counts
         if num < _ENOUGH:
             return {}
@@ -140,7 +143,7 @@ class ConsumerSampler:
             frame = None if consumer is None else current_frames().get(consumer)
             if frame is not None:
                 self._count(frame)
-                del frame
+                del frame  # it would keep the consumer's datapoints alive while this thread sleeps
 
     def _consumer(self) -> int | None:
         """The thread that iterates the flow, if one does. Under the lock."""

@@ -129,6 +129,7 @@ def sleep_until_interrupting(shortest: float, longest: float) -> None:
         phase = (next(_sleeps) * _GOLDEN) % 1
         time.sleep(shortest + phase * (longest - shortest))
     finally:
+        # Two samplers that overlap both restore what they have found longer, so the short interval does not stay.
         if is_longer:
             sys.setswitchinterval(interval)
 

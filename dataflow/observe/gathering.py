@@ -49,6 +49,7 @@ def statistics_of(df: Any, in_consumer: Mapping[int, float] | None = None) -> Fl
         runners.append(replace(figures.statistics, node=k))
         places = [position.get(id(node)) for node in figures.nodes]
         runs_in.update((place, outer) for place in places if place is not None)
+        # The counters have words for a limited number of nodes, so there may be fewer samples.
         counts = {place: num for place, num in zip(places, figures.samples, strict=False) if place is not None}
         if num := sum(counts.values()):
             shares.update((place, count / num) for place, count in counts.items())
@@ -108,6 +109,7 @@ def _samples(df: Any, kind: Any) -> list[list[Sample]]:
     for row in chain_rows(df):
         node = row.node
         try:
+            # The property of `DataFlow`: a user's node may have an attribute of this name.
             if node is not None and not _has_workers(node) and kind.addressable.__get__(node, type(node)):
                 return [_sample(kind.__getitem__(node, k)) for k in range(_NUM_SAMPLES)]
         except Exception:  # fewer datapoints, or a function that fails: the report is of use without samples

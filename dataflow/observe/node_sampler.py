@@ -67,7 +67,7 @@ class NodeSampler:
                 self._name_steps(node, k)
         self._cpu_clock = None if _CLOCK is None else _CLOCK(self._thread)
         self._task = f"self/task/{threading.get_native_id()}"
-        # A worker before it may have left its times: they go on.
+        # The counters may hold the times of a worker that this one replaces, and go on from there.
         now, before = self._processor_times(), counters.processor_times
         self._start = now[0] - before[0], now[1] - before[1]
 
@@ -93,8 +93,9 @@ class NodeSampler:
         from dataflow.system.thread_frames import current_frames  # which the consumer does not need
 
         sleep_until_interrupting(0.0, self._spread)
+        # The user's switch interval holds again, so the worker hardly runs on while its stack is read.
         frame = current_frames().get(self._thread)
-        if frame is not None and self._counters.state == WorkerActivity.BUSY:
+        if frame is not None and self._counters.state == WorkerActivity.BUSY:  # not if it began to wait meanwhile
             self._count(frame)
 
     def _count(self, innermost: FrameType) -> None:
@@ -121,6 +122,7 @@ class NodeSampler:
         steps: dict[Any, Any] = {}
         self._steps[k] = steps  # keeps their code
         add = functools.partial(self._own_code, k)
+        # Weakly: the node would hold itself, and only the garbage collector would free it.
         vars(node)["_df_kernel"] = functools.partial(
             _with_own_step, type(node)._df_kernel, weakref.ref(node), steps, add
         )
@@ -135,7 +137,7 @@ class NodeSampler:
         """Processor time of the thread, and how long it was ready without a processor, in seconds."""
         try:
             cpu = 0.0 if self._cpu_clock is None else time.clock_gettime(self._cpu_clock)
-        except OSError:
+        except OSError:  # the thread has ended, and its clock with it
             cpu = 0.0
         _, delayed = processor_times(self._task) or (0.0, 0.0)
         return cpu, delayed

@@ -74,6 +74,7 @@ class RunnerMetrics:
 
     def add_worker(self) -> None:
         """One more worker is started."""
+        # Before the lists below grow: a reader in another thread pairs what there is, and leaves the new worker out.
         self._num_workers += 1
         none = (0.0,) * len(WorkerActivity)
         self._idle.append(list(none))
@@ -111,7 +112,7 @@ class RunnerMetrics:
         self.leave()
         if self._left is not None:  # no figure is less than it was while the iteration went on
             self._elsewhere += _now() - self._left
-        self._read_times()
+        self._read_times()  # before `consumer` is cleared: only that thread can read its own times
         self._left = self.consumer = None
         if self._idle_since is None and self._last is None:
             self._idle_since = [worker.seconds for worker in self._counted(_now())]
@@ -145,6 +146,7 @@ class RunnerMetrics:
         The figures are those of the consumer: without `workers`, `sending`, and what only the node knows.
         """
         now = self._ended or _now()
+        # Each is read once: the consumer's thread may change them meanwhile, which shifts a moment from one to another.
         waiting, receiving, elsewhere, left = self.waiting, self._receiving, self._elsewhere, self._left
         if self._ended is None and self._is_inside:  # it may be waiting at this moment
             accounted = waiting + self._source - self._accounted
@@ -183,7 +185,7 @@ class RunnerMetrics:
 
     def _counted(self, now: float) -> list[WorkerTotals]:
         """The totals of the workers, as they have counted them."""
-        copies = [self._read(k) for k in range(self._num_workers)]
+        copies = [self._read(k) for k in range(self._num_workers)]  # empty once the memory was released
         return [totals_of(words, now) for words in copies if words]
 
     def _idle_until(self, now: float) -> list[list[float]]:
@@ -215,7 +217,7 @@ class RunnerMetrics:
         window = sum(worker.window for worker in workers) / len(workers) if workers else 0.0
         self._history.append(Moment(now - self._started, self.datapoints, self.waiting, window, moments))
         if len(self._history) >= _MAX_MOMENTS:
-            del self._history[1::2]
+            del self._history[1::2]  # one step of the interpreter, as is the copy that a reader makes
             self._interval *= 2
         self._next_moment = now + self._interval
 
