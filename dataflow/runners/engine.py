@@ -430,7 +430,7 @@ class Engine(Generic[S]):
     # -- under the lock ------------------------------------------------------------------------------------------------
 
     def _discard_work(self) -> None:
-        list(self._chunk)
+        list(self._chunk)  # in one step of the interpreter: the previous iteration may step it at the same time
         self._finish_chunk()
         self.schedule.discard()
         # The schedule has forgotten a death that it was about to raise. With no worker left for that work, the next

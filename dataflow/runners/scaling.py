@@ -136,6 +136,7 @@ class WorkerCount:
             self._left -= 1
             return self.num
         low, high = _LOCK
+        # To the kernel, a thread that waits for the interpreter's lock is asleep, as one that waits for a disk is.
         if self._are_threads and low * load.seconds <= load.process <= high * load.seconds:
             load = replace(load, delayed=max(load.delayed, load.busy - load.computing))
         wanted, reason = self.wanted(load)
@@ -233,6 +234,7 @@ class Scaling:
         figures, workers = self._metrics.statistics()
         computing = delayed = 0.0
         for k, worker in enumerate(workers):
+            # The kernel's numbers of now, if they are to be had: a worker writes its own every second or so.
             times = self._processor_times(k) or (worker.cpu, worker.delayed)
             computing += times[0]
             delayed += times[1]
