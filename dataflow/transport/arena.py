@@ -274,6 +274,7 @@ class _BlockLease(weakref.ref[Base]):
     """
 
     __slots__ = ()
+    # `int` is a class, so it is not bound to the reference: it is called without arguments, and returns 0.
     __index__ = int
 
 
@@ -299,6 +300,7 @@ class _KnownBlocks(dict[int, tuple[mmap.mmap, int, Callable[[_BlockLease], None]
 
     def __missing__(self, status: int) -> tuple[mmap.mmap, int, Callable[[_BlockLease], None]]:
         start, _ = self._memory.byte_range(status)
+        # Only functions written in C: an interrupt cannot be raised between two of their steps.
         free: Any = partial(self._memory.statuses.__setitem__, status)
         self[status] = *self._memory.at(start), free
         return self[status]
@@ -335,6 +337,7 @@ class ArenaReader:
         for status, _ in blocks:
             memory, at, free = known[status]
             base = Base(shape, dtype, memory, at, None, order)  # keyword arguments would double the time
+            # The reference that it replaces is dead: the worker fills a block again only after its last view is gone.
             leases[status] = _BlockLease(base, free)
             arrays.append(base.view(np.ndarray))
         return arrays
@@ -350,20 +353,25 @@ class ArenaReader:
 
     def worker_ended(self) -> None:
         """Release the pages of a worker that has ended: idle pages now, others with their last view."""
+        # A forked child has copies of the arrays; the pages are those of its parent.
         if os.getpid() != self._pid:
             return
         ranges = []
         for status, lease in sorted(self._leases.items()):
+            # A strong reference, so that the array cannot die before `_orphaned` knows it.
             base = lease()
             if base is not None:
                 start, end = self._memory.byte_range(status)
                 memory, at = self._memory.at(start)
                 last = _OrphanedBlockLease(base, methodcaller("madvise", _GIVE_BACK, at, end - start))
+                # An attribute, which `_forked` replaces in a child: the parent still reads these pages.
                 last.madvise = memory.madvise
+                # `pop` is called with the dead reference as its default, so it does not raise if the entry is gone.
                 _orphaned[id(base)] = last, weakref.ref(base, partial(_orphaned.pop, id(base)))
                 self._last.append(last)
                 ranges.append((start, end))
-            del base  # if this was the last reference, its pages are returned below
+            del base  # if this was the last reference, `last` returns its pages now
+        # A reference that is dropped while its array lives is not called back: no status byte is written from here on.
         self._leases.clear()
         start = 0  # the status bytes, too: from here on nothing reads them
         for begin, end in sorted(ranges):
@@ -374,6 +382,7 @@ class ArenaReader:
 
     def forget(self) -> None:
         """In a forked child, which drops only copies: free nothing, because the parent still reads these blocks."""
+        # A weak reference that is gone before its object is not called back.
         self._leases.clear()
 
     def num_leases(self) -> int:
@@ -475,6 +484,7 @@ class SharedWords:
     def _map(self) -> None:
         size = self._num_words * WORD_BYTES
         memory = bytearray(size) if self._file is None else shared_mapping(self._file, size)
+        # A word of 8 bytes, aligned, is read and written at once. `+=` is a read and a write: it needs a single writer.
         self.words = memoryview(memory).cast("Q")
 
     def descriptors(self) -> tuple[Descriptor, ...]:
@@ -511,6 +521,7 @@ class MemoryLimit(SharedWords):
     def reserve(self, worker: int, nbytes: int) -> bool:
         """Reserve `nbytes` for `worker`; return False and raise the pressure if the limit does not allow it."""
         with self._locked():
+            # The lock is for the sum. Each counter has one writer, but two workers could both find the last bytes free.
             if sum(self.words[1:]) + nbytes > self.limit:
                 self.words[_PRESSURE] += 1
                 return False
@@ -529,12 +540,14 @@ class MemoryLimit(SharedWords):
     @property
     def pressure(self) -> int:
         """Counter that rises whenever a worker finds no memory left."""
+        # Without the lock: an old value delays `tidy` until its next call.
         return self.words[_PRESSURE]
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        # A record lock belongs to a process. The main process never reserves, and in a worker only the arena does,
-        # which has its own lock for its threads.
+        # A record lock keeps processes apart, not threads: of this process, one thread at a time gets here, with the
+        # lock of the arena or of the engine. The kernel releases a record lock when the process dies, or closes any
+        # descriptor of the file.
         import fcntl  # does not exist on Windows, where the package can still be imported
 
         (file,) = self.descriptors()
@@ -573,6 +586,7 @@ class ArenaFile:
         _, size = divide_memory(self._memory_limit.limit)
         nbytes = start + size
         try:
+            # The file grows, and has no pages where nothing was written: earlier arenas stay where they are.
             os.ftruncate(self._file.fd, nbytes)
         except OSError as error:
             if error.errno != errno.EFBIG:
@@ -641,7 +655,9 @@ class ArenaWriter:
             (block_class.status, block_class.status + block_class.num_blocks, block_class) for block_class in by_size
         ]
         self._touched: dict[int, tuple[Block, int]] = {}  # by status byte: blocks that have pages, and the pages' bytes
+        # Guards `_touched` and the search for a free block: the flusher takes blocks too, for small arrays, and tidies.
         self._lock = threading.Lock()
+        # Changed without the lock, by single operations on a dict of integers, which the interpreter's lock covers.
         self._output_buffers: dict[int, Lease] = {}  # by status byte: blocks that the flow fills
         self._pressure = self._memory_limit.pressure
         self._used = True  # since the last `tidy`
@@ -654,6 +670,7 @@ class ArenaWriter:
         first, end, block_class = self._status_ranges[(nbytes - 1).bit_length()]
         statuses = self._statuses
         with self._lock:
+            # Race: the consumer may free a lower block behind the search. It is found the next time.
             status = statuses.find(_FREE, first, end)
             if status < 0:
                 return None
@@ -661,8 +678,10 @@ class ArenaWriter:
             if block is None:
                 block = Block(status, block_class.start + (status - first) * block_class.size, block_class.size)
                 block.memory, block.at = self.memory.at(block.start)
+            # Before the first write into the block: pages are reserved before they are touched.
             if touched < nbytes and not self._touch(block, nbytes):
                 return None
+            # Last: no failure above leaves a block taken.
             statuses[status] = 1
             self._used = True
         return block
@@ -699,6 +718,7 @@ class ArenaWriter:
 
     def give_back(self, block: Block) -> None:
         """Free a block that was taken and not sent."""
+        # Without the lock: whoever owns a block is the only one to write its byte.
         self._statuses[block.status] = 0
 
     def give_back_all(self) -> None:
@@ -726,6 +746,7 @@ class ArenaWriter:
         base.block = block
         lease = Lease(base, self._drop_output_buffer)  # a plain reference with a `partial` takes 10 % longer
         lease.status = block.status
+        # The dict keeps the reference: one that is gone before its array is not called back.
         self._output_buffers[block.status] = lease
         return base.view(np.ndarray)
 
@@ -736,22 +757,27 @@ class ArenaWriter:
     def release(self, base: Any) -> Block:
         """Return the block of an output buffer that will be sent; from now on the consumer frees it."""
         block: Block = base.block
+        # With its reference the callback goes, so the byte stays 1 when the worker drops the array.
         del self._output_buffers[block.status]
         return block
 
+    # Runs wherever the last view goes, also in a thread that holds `_lock`: it must not take that lock.
     def _drop_output_buffer(self, lease: Lease) -> None:
         if os.getpid() == self._pid:  # a forked child drops only a copy
+            # Before the byte is 0: from then on another thread may take the block and put its own lease here.
             del self._output_buffers[lease.status]
             self._statuses[lease.status] = 0
 
     def tidy(self) -> None:
         """Release idle pages if other workers need them, or if no block was taken for `_IDLE_SECONDS`."""
         now = time.monotonic()
+        # Race: a block that is taken between the two steps may not be noticed, but it is as recent as `now`.
         if self._used:
             self._used, self._idle_since = False, now
         pressed = self._memory_limit.pressure != self._pressure
         if self._touched and (pressed or now - self._idle_since > _IDLE_SECONDS):
             with self._lock:
+                # Read before the pages go: a worker that finds no memory meanwhile is noticed at the next call.
                 self._pressure = self._memory_limit.pressure
                 self._give_back_idle()
 
@@ -772,8 +798,11 @@ class ArenaWriter:
         return True
 
     def _give_back_idle(self) -> None:
+        # With the lock held no block is taken, and the consumer only frees: what is idle stays idle.
         idle = [(block, nbytes) for block, nbytes in self._touched.values() if not self._statuses[block.status]]
         for block, nbytes in idle:
+            # The pages go before their bytes are given back; otherwise another worker could use these while the pages
+            # are still there.
             block.memory.madvise(_GIVE_BACK, block.at, nbytes)
             del self._touched[block.status]
         if idle:
