@@ -60,6 +60,7 @@ class CurrentItem:
     def begin(self, position: int) -> None:
         """Record that the datapoint at `position` of the task begins."""
         self._position = position
+        # Never `_UNKNOWN` itself, which stands for a position that is not known.
         low = position % _UNKNOWN
         begun = int(_now() * 1000) & ((1 << _TIME_BITS) - 1)
         # One word, stored at once: the consumer never reads the position of one datapoint with the time of another.

@@ -109,6 +109,7 @@ class Credit:
         `queued` bytes of its messages are used up.
         """
         words, start = self._counters.words, _start_of(worker)
+        # In any order: the counters only rise, so a worker that reads an old one finds less room than there is.
         words[start + _FRAMES] += queued
         words[start + _COUNT] += count
         words[start + _BYTES] += nbytes
@@ -141,6 +142,7 @@ class Credit:
         words = self._counters.words
         for start in _starts(words):
             words[start + _STOP] = 1
+        # After the flags, so that a worker that a token wakes up finds its flag set.
         if self.jobserver is not None:
             self.jobserver.stop(self._num_workers)
 
@@ -243,6 +245,7 @@ class Quota:
         self._made_bytes = words[start + _BYTES]
         self._sent_bytes = words[start + _FRAMES]
         self._reported = words[start + _REPORTS]
+        # The dead worker may have counted messages that never arrived, for which `all_done` would wait.
         words[start + _MADE] = self._made
 
     def current_item(self) -> CurrentItem:
@@ -269,6 +272,7 @@ class Quota:
     def unlimited(self) -> Quota:
         """Return a quota without limits, for calibration."""
         words = memoryview(bytearray(2 * _WORDS * WORD_BYTES)).cast("Q")
+        # So `all_done` is true: a calibration that finds no room must not wait for a consumer.
         words[_start_of(0) + _DONE] = sys.maxsize
         return Quota(words, 0, Window(sys.maxsize))
 
@@ -279,6 +283,7 @@ class Quota:
             return
         if self._all_words[_BUSY]:
             _sched_yield()
+        # Every worker writes this word, and the consumer. A wrong value costs one system call.
         self._all_words[_BUSY] = 1
 
     def wait_for_start(self) -> None:
@@ -361,4 +366,5 @@ class Quota:
         sends the contents of an unfinished message.
         """
         words = self._all_words
+        # Race: another worker may send more after the look. Then this one sends the arrays of a single message inline.
         return all(words[k + _MADE] <= words[k + _DONE] for k in _starts(words))

@@ -78,6 +78,7 @@ class TaskOwnership(SharedWords):
 
     def holder(self, number: int) -> int | None:
         """The worker that has taken the task; None if it is free."""
+        # One read, so that number and holder belong together: a worker may claim the task at any time.
         claimed, holder = divmod(self.words[number % _NUM], _HOLDERS)
         return holder - 1 if holder and claimed == number else None
 
@@ -93,6 +94,7 @@ class TaskOwnership(SharedWords):
 
     def last_claimed(self, worker: int) -> int | None:
         """The number of the task that `worker` has taken last; None if it has taken none."""
+        # A word that is set never becomes 0 again, so two reads do no harm.
         return self.words[_LAST + worker % _NUM] - 1 if self.words[_LAST + worker % _NUM] else None
 
     def num_taking(self) -> int:
@@ -107,6 +109,7 @@ class TaskOwnership(SharedWords):
         """The parts that were asked for last, by number and place; they may be done, or gone, or half overwritten."""
         if not self.words[_NUM_ASKED]:
             return []
+        # Without a lock: a number with the place of another part finds another mark there, and is not taken.
         words = self.words[_ASKED:_LAST].tolist()
         return list(zip(words[::2], words[1::2], strict=True))
 
@@ -114,6 +117,7 @@ class TaskOwnership(SharedWords):
         """Record that a part is asked for."""
         at = _ASKED + 2 * (self.words[_NUM_ASKED] % _MAX_ASKED)
         self.words[at], self.words[at + 1] = number, place
+        # Last, so that the first part is whole when the workers begin to look for parts.
         self.words[_NUM_ASKED] += 1
 
     def is_full(self) -> bool:
@@ -188,6 +192,7 @@ class _SharedTaskReader:
     def wait_until_may_take(self) -> bool:
         # A token wakes none of those that wait here: they watch the pipe only for its end.
         end = select.poll()
+        # Without any event: poll reports the end of the file, a hang-up, all the same.
         end.register(self._end.fd, 0)
         while not self.may_take():
             if end.poll(_LOOK_MS):
@@ -218,10 +223,13 @@ class _SharedTaskReader:
             return None  # discarded, or taken by another worker under an earlier token
         # Race: two workers may both see the task as free. Then both execute it; the consumer takes the first result,
         # and drops the other.
+        # Before the copy: if the worker is killed in it, the task is known to have been with it.
         ownership.claim(number, self._worker)
         frames = self._frames(words, at)
         if words[at + _MARK] != mark:
             return None
+        # The frames are those of this task, so they can be decoded. Large arrays are only copied here, so the mark is
+        # compared once more afterwards.
         datapoints = decode_task(self._decoder, frames, words[at + _FIRST])
         first, start, stop = words[at + _FIRST], words[at + _START], words[at + _STOP]
         # Race: if another part was asked for meanwhile, these words may be of either; but then the mark differs.
@@ -242,6 +250,7 @@ class _SharedTaskReader:
         begin, nbytes = (at + _WORDS + count) * WORD_BYTES, sum(lengths)
         if nbytes > _LARGEST_BYTES:
             return []
+        # A copy, made before the caller looks at the mark again: it cannot change any more.
         data = memoryview(bytes(words.cast("B")[begin : begin + nbytes]))
         frames, offset = [], 0
         for length in lengths:
@@ -320,6 +329,7 @@ class SharedTaskQueue:
     def open(self) -> None:
         self.writer = _RecordingWriter(self._arena)
         self._encoder = ArrayEncoder(self.writer, self._direction)
+        # The read end is another open file, in which the workers go on to block.
         os.set_blocking(self._write.fd, False)
 
     def let_take(self, num_workers: int) -> None:
@@ -354,6 +364,7 @@ class SharedTaskQueue:
         words = array("Q", [self.base + number, first, 0, WHOLE, len(frames), *map(len, frames)])
         block = writer.write(b"".join([words, *frames]))
         if block is None:
+            # Only what `join` has taken: the encoded datapoints keep their blocks for the next attempt.
             for unused in writer.taken[before:]:
                 writer.give_back(unused)
             return None
@@ -381,7 +392,9 @@ class SharedTaskQueue:
     def _write_tokens(self) -> None:
         try:
             while self._tokens:
+                # The kernel writes at most PIPE_BUF bytes as a whole or not at all: no token is cut in two.
                 os.write(self._write.fd, self._tokens[0])
+                # After the write. An interrupt between the two repeats the token, and a worker drops the second one.
                 self._tokens.popleft()
         except (BlockingIOError, BrokenPipeError):  # full; or all workers have ended, which the engine notices
             pass
@@ -395,6 +408,7 @@ class SharedTaskQueue:
         self._read.close()
         if self.writer is not None:
             self.writer = None
+            # It refers to the writer, and so to the memory.
             del self._encoder
         self.ownership.close()
         self._file.close()
@@ -437,7 +451,10 @@ class _SharedQueuedTask:
 
     def put_back(self, dead: int | None = None) -> None:
         if dead is None or self.taken_by == dead:
+            # Race: a worker that found the task free before the dead one claimed it may claim it just now, and this
+            # line erases that. Then the task is executed twice, and the first result counts.
             self._task_queue.ownership.free(self._number)
+        # After the task was freed: a worker that reads the token drops a task that is still claimed.
         self._task_queue.post(self._token)
 
     def datapoints(self) -> Sequence[Any]:
@@ -457,6 +474,7 @@ class _SharedQueuedTask:
         words[at + _START], words[at + _STOP] = start, stop
         words[at + _MARK] = task_queue.base + number  # after the part: a worker that reads this mark reads its part
         task_queue.ownership.add_asked(number, self._start)
+        # With a token: idle workers block in `read`, and look for parts only once they have read one.
         self.put_back()
 
     def discard(self) -> None:

@@ -50,6 +50,7 @@ class Jobserver:
     def __init__(self, num: int) -> None:
         self.num = num
         self._read, self._write = pipe()
+        # For the workers as well, which share this open file.
         os.set_blocking(self._write.fd, False)
 
     def descriptors(self) -> tuple[Descriptor, ...]:
@@ -70,6 +71,7 @@ class Jobserver:
 
     def replace(self) -> None:
         """Add a token: a worker has died, possibly with one."""
+        # If the dead worker had none, there is one too many from now on, and one more worker computes at a time.
         self._put(_OWN)
 
     def stop(self, num_workers: int) -> None:
@@ -124,11 +126,14 @@ class JobToken:
 
     def wait(self) -> None:
         """Give back the token that the worker has, and wait for the next."""
+        # First: it may be the only token, and the read below would wait for what this worker has itself.
         self.end()
+        # Never returns at the end of the file, since this worker has a write end itself: `stop` or a loan wakes it up.
         token = os.read(self._read.fd, 1)
         self._began = time.perf_counter()
         self._counters.enter(WorkerActivity.BUSY, self._began)
         self._times = self._worked(self._began)
+        # Last: the second thread judges the token by these times as soon as it sees one.
         self._held.append(token)
 
     def check(self, now: float) -> None:
@@ -146,6 +151,7 @@ class JobToken:
         """Give back the token, if the worker has one."""
         with suppress(IndexError):  # it has none
             # `pop` is one step of the interpreter: if both threads give the token back, one finds the list empty.
+            # A worker that is killed before the write takes the token with it: see `Jobserver.replace`.
             if self._held.pop() == _OWN:
                 os.write(self._write.fd, _OWN)
 

@@ -132,6 +132,7 @@ class WorkerCounters:
     def enter(self, state: WorkerActivity, now: float) -> None:
         """Record what the worker does from now on; the time until now must have been added."""
         words = self._words
+        # Race: a reader between the two stores counts the last state's time for this one, in that one reading.
         words[_STATE] = state
         words[_SINCE] = int(now * _NS)
 
@@ -144,6 +145,7 @@ class WorkerCounters:
         if memory > 0:
             words[_TIMES + WorkerActivity.MEMORY] += int(memory * _NS)
         words[_STATE] = _BUSY
+        # Until this store a reader counts the message twice, since its time was added above. The next reading is right.
         words[_SINCE] = int(now * _NS)
 
     def add_wait(self, state: WorkerActivity, now: float, seconds: float) -> None:
@@ -154,6 +156,7 @@ class WorkerCounters:
     def add_message(self, count: int, nbytes: int, num: int = 1) -> None:
         """Add a message of `count` datapoints. Negative numbers take one back that could not be sent."""
         words = self._words
+        # A read and a write each, so under the sender's lock: the flusher sends, too.
         words[_DATAPOINTS] += count
         words[_NBYTES] += nbytes
         words[_MESSAGES] += num
@@ -180,6 +183,8 @@ class WorkerCounters:
     def busy_seconds(self, now: float) -> float:
         """Seconds in which the worker was busy, up to `now`."""
         words = self._words
+        # Read by the flusher while the worker's thread writes. If a message ends between the two lines, it counts
+        # twice, and at worst the worker gives a token back too early.
         current = now - words[_SINCE] / _NS if words[_STATE] == WorkerActivity.BUSY else 0.0
         return float(words[_TIMES + WorkerActivity.BUSY] / _NS + current)
 
@@ -207,6 +212,7 @@ class WorkerCounters:
     def set_inner(self, slot: int, totals: InnerTotals) -> None:
         """Record what a runner inside of this worker has received; a few have room."""
         if slot < _MAX_INNER:
+            # Plus 1, because 0 means that the slot is empty.
             values = (totals.node + 1, totals.datapoints, totals.nbytes, int(totals.seconds * _NS))
             for k, value in enumerate(values, _INNER + slot * _INNER_WORDS):
                 self._words[k] = value
@@ -240,6 +246,7 @@ def sums_of(before: Sequence[int], words: Sequence[int]) -> list[int]:
         words: Settled words of this one.
     """
     found = [a + b for a, b in zip(before, words, strict=True)]
+    # Not summed: what the worker does at present, since when, and its process.
     found[_STATE : _PID + 1] = words[_STATE : _PID + 1]
     found[_WINDOW:_NODES] = words[_WINDOW:_NODES]  # runners inside of it were started again
     return found
