@@ -96,6 +96,7 @@ class BatchingSender:
         # The header of the next messages. Written by the worker's thread, while nothing is collected.
         self._kind, self._task, self._pace = Kind.DATA, NO_TASK, 0.0
         self._first = 0  # index of the task's first datapoint
+        # Held to take from `_collected` until what was taken is sent: otherwise the two threads could change the order.
         self._sending = threading.Lock()
         self._flusher: threading.Thread | None = None
         self._closed = threading.Event()
@@ -129,7 +130,8 @@ class BatchingSender:
         """
         self._tick, self._tick_interval = tick, max(interval, _FLUSH_INTERVAL)
         if self._item is not None:
-            # Before the first datapoint: the signal that asks for stacks needs a thread that does not block it.
+            # Before the first datapoint: the signal that asks for stacks needs a thread that does not block it, and a
+            # flow may block all signals in this one.
             self._start_flusher()
 
     def calibrate_encoder(self) -> None:
@@ -177,6 +179,7 @@ class BatchingSender:
                 quota.counters.enter(WorkerActivity.NOTHING, ended)
                 self._take(token)
                 ended = time.perf_counter()
+            # After a flush nothing is collected, so the flusher does not count datapoints while this looks for room.
             room = quota.wait_for_room()
             if room is None:
                 raise Stopped
@@ -203,6 +206,7 @@ class BatchingSender:
             max_count = min(self._target, max(1, room.count, room.nbytes // PLAIN_BYTES))
             if look_at_first is not None:
                 max_count -= look_at_first(steps, max_count, collected)
+            # Into the deque itself, one by one: the flusher may send the first ones while the flow makes the next.
             dp = encoder.encode_plain(islice(steps, max_count), collected)
             if dp is NO_ROOM:
                 return
@@ -217,6 +221,7 @@ class BatchingSender:
                 if item is NO_ROOM:
                     item = self._encode_when_there_is_room(dp)
                     max_count = min_bytes = 0
+            # Raised while it waited for room: nothing is wrong with the datapoint.
             except Stopped:
                 raise
             except Exception as error:
@@ -244,7 +249,8 @@ class BatchingSender:
         Raises:
             Stopped: The consumer has requested the worker to stop.
         """
-        is_within_item = self._item is not None and self._item.end()  # a batch, of which one datapoint has failed
+        # Within a batch, one datapoint may fail: the batch goes on after the report.
+        is_within_item = self._item is not None and self._item.end()
         self.flush()
         if not self._quota.wait_for_report_credit(_MAX_REPORTS):
             raise Stopped
@@ -290,15 +296,19 @@ class BatchingSender:
 
         If the consumer stopped the worker, close at once.
         """
+        # A forked child has no flusher to join, and the end of the channel is its parent's.
         if os.getpid() != self._pid:
             return
         self._closed.set()
+        # After `_closed`, which the flusher looks at once it is awake.
         self._awake.set()
         self._quota.counters.end()
         if self._quota.token is not None:
+            # Before the join, which may take as long as the flusher sends: another worker can use the token.
             self._quota.token.end()
         if self._flusher is not None:
             self._flusher.join()
+        # After the join, because the flusher sends, too.
         self._sender.close(0.0 if self._quota.stopped else flush)
 
     # -- Message length, waiting for room, flushing --------------------------------------------------------------------
@@ -308,7 +318,7 @@ class BatchingSender:
             if count >= self._target:
                 was_single, self._target = self._target == 1, min(2 * self._target, _MAX)
                 if was_single:
-                    self._awake.set()  # from now on something may have to be flushed
+                    self._awake.set()  # after `_target`, from which the flusher finds out how long to wait
         elif took > _LONG * self._seconds:
             self._target = max(1, count // 2)
         if self._target > 1 or self._encoder.keeps_memory or self._tick is not None:
@@ -318,6 +328,7 @@ class BatchingSender:
         """Wait for the worker's next token."""
         token.wait()
         self._start_flusher()  # which looks at the token
+        # After `wait`: the flusher waits for a shorter time if it finds the token held.
         self._awake.set()
 
     def _start_flusher(self) -> None:
@@ -337,11 +348,13 @@ class BatchingSender:
         has handed out all and blocks are still missing, the consumer keeps the arrays. Then the arrays travel in the
         message, and each worker has only one such message at a time, so the queue stays bounded.
         """
+        # The consumer frees blocks only of datapoints that it has, so what is collected goes first.
         self.flush()
         delay, began = _MIN_SLEEP, time.perf_counter()
         self._quota.counters.enter(WorkerActivity.MEMORY, began)
         try:
             while not self._quota.stopped:
+                # Before the attempt, which then finds everything that the consumer has freed until it was done.
                 all_done = self._quota.all_done()
                 item = self._encoder.encode(dp)
                 if item is not NO_ROOM:
@@ -361,6 +374,7 @@ class BatchingSender:
         while not self._closed.is_set():
             is_idle = self._target == 1 and not self._encoder.keeps_memory and (token is None or not token.is_held)
             self._awake.wait(self._tick_interval if is_idle else _FLUSH_INTERVAL)
+            # Whatever was set before this line is looked at below, or in the next turn of the loop.
             self._awake.clear()
             if token is not None:
                 token.check(time.perf_counter())
@@ -368,13 +382,14 @@ class BatchingSender:
                 if self._tick is not None and (now := time.monotonic()) >= next_tick:
                     next_tick = now + self._tick_interval
                     self._tick()
-            except Exception:
+            except Exception:  # the samples are for statistics only, and messages depend on this thread
                 self._tick = None
             try:
                 with self._sending:
                     # The worker's thread may append at the same time.
                     if taken := [self._collected.popleft() for _ in range(len(self._collected))]:
                         self._send_collected(taken)
+                # Without the lock: returning pages takes long, and the arena has a lock of its own.
                 self._encoder.tidy()
             except Exception:
                 continue  # a lasting failure is raised in the worker's own thread, at its next message
@@ -406,6 +421,7 @@ class BatchingSender:
         """Add a note that names the datapoint and the component that cannot be sent."""
         shorten_notes(error)
         with self._sending:
+            # With the lock held, as the flusher moves datapoints from one number to the other.
             position = self._sent + len(self._collected) - start
         parts: Sequence[tuple[Any, Any]] = ()
         if isinstance(dp, dict):

@@ -203,6 +203,7 @@ class ArrayCodec:
         # A new arena: blocks that the dead worker had taken and not sent are used no more, like all of the old one. Its
         # pages are returned now, or when the last views of what the worker did send are gone.
         self._readers[worker].worker_ended()
+        # The dead worker cannot do so, and its successor counts its own pages in the same word.
         self.memory_limit.give_back(worker, self.memory_limit.held()[worker])
         self._arenas[worker] = self._file.new_arena(worker)
         self._readers[worker] = self._arenas[worker].open_reader()
@@ -211,7 +212,9 @@ class ArrayCodec:
         return sum(self.memory_limit.held())
 
     def close(self) -> None:
+        # Emptied in place: the decoder has the same list, and would keep the readers and their mappings.
         while self._readers:
             self._readers.pop().worker_ended()
+        # After the readers, which return their pages through this descriptor.
         self._file.close()
         self.memory_limit.close()

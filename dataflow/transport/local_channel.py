@@ -48,6 +48,7 @@ class ThreadChannel(Channel, Port, Sender, Receiver):
     may_arrive_late = False
 
     def __init__(self) -> None:
+        # Without a lock: `append` and `popleft` of a deque are single operations under the interpreter's lock.
         self._messages: deque[Message] = deque()
         self._arrived = threading.Event()
 
@@ -68,6 +69,7 @@ class ThreadChannel(Channel, Port, Sender, Receiver):
             self._arrived.set()
 
     def receive_nowait(self) -> Message | None:
+        # There is one receiver, so what it has seen is still there.
         return self._messages.popleft() if self._messages else None
 
     def wait(self, timeout: float, watched: Sequence[int] = ()) -> bool:
@@ -140,11 +142,14 @@ class _PipeSender:
         rest = [memoryview(data) for data in (_PREFIX.pack(sum(map(len, buffers))), *buffers)]
         try:
             while rest:
+                # A signal may end the call early, with a part of the data written: the loop writes the rest.
                 written = os.writev(self._end.fd, rest[:64])
+                # Empty buffers go as well: the loop above would not end with one of them.
                 while rest and written >= rest[0].nbytes:
                     written -= rest.pop(0).nbytes
                 if rest:
                     rest[0] = rest[0][written:]
+        # Python ignores SIGPIPE: a pipe that nobody reads any more is an error instead of the end of the process.
         except BrokenPipeError as error:
             raise ConsumerGone from error
 
@@ -183,6 +188,7 @@ class _PipeReceiver:
         try:
             for fd in watched:
                 self._poll.register(fd, select.POLLIN)
+            # Rounded up: a wait of 0 milliseconds would return at once, again and again.
             return bool(self._inbox) or any(fd in self._partial for fd, _ in self._poll.poll(math.ceil(timeout * 1000)))
         finally:
             for fd in watched:
@@ -192,6 +198,7 @@ class _PipeReceiver:
     def _read(self, fd: int) -> None:
         """Read the available bytes once, and put complete messages into the inbox."""
         got = os.readv(fd, [self._scratch])
+        # End of file: all write ends are closed. Poll would report that every time.
         if not got:
             self._poll.unregister(fd)
             del self._partial[fd]
@@ -204,6 +211,7 @@ class _PipeReceiver:
             begin, end = start + _PREFIX.size, start + _PREFIX.size + nbytes
             if len(data) < end:
                 break
+            # A copy: the frames outlive this buffer, and a view of it would make the `del` below raise BufferError.
             message = unpack(self._token, len(self._ends), memoryview(data[begin:end]))
             if message is not None:
                 self._inbox.append(message)
@@ -212,6 +220,7 @@ class _PipeReceiver:
 
     def port_of_successor(self, worker: int) -> _PipeSender:
         old = self._ends[worker]
+        # Before it is closed: the new pipe may get the same number.
         if self._partial.pop(old.fd, None) is not None:  # end of file was not read yet
             self._poll.unregister(old.fd)
         old.close()

@@ -121,6 +121,7 @@ def pack(token: bytes, message: Message) -> list[Any]:
 def unpack(token: bytes, num_workers: int, data: bytes | memoryview) -> Message | None:
     """Parse the message in `data`. Return None unless it comes from a worker of this run. Unpickles nothing."""
     view = memoryview(data)
+    # Takes the same time wherever the first wrong byte is, so a token cannot be guessed byte by byte.
     if not hmac.compare_digest(view[:TOKEN_BYTES], token):
         return None
     # A sender that knows the token is a worker of this run. It sends only output of `pack`, but possibly truncated.

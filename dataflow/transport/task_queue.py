@@ -289,6 +289,7 @@ class _ThreadQueuedTask:
 
     def put_back(self, dead: int | None = None) -> None:
         with self._task_queue.claims:
+            # Under the lock of `receive`: a thread that has just taken the task keeps it.
             if dead is None or self.taken_by == dead:
                 self.taken_by = None
         self._task_queue.waiting.put(self)
@@ -301,6 +302,8 @@ class _ThreadQueuedTask:
         with self._task_queue.claims:
             self.task = replace(self.task, number=number, start=start, stop=stop)
             self.taken_by = None
+        # Into both: `waiting` wakes a thread that waits, and `asked` lets the part come first. The entry that is left
+        # over is skipped: the task is taken or done by then.
         self._task_queue.asked.append(self)
         self._task_queue.waiting.put(self)
 
@@ -331,9 +334,11 @@ class _ThreadTaskReader(TaskQueuePort, TaskReader):
 
     def receive(self) -> Task | None:
         while (queued := self._task_queue.waiting.get()) is not None:
+            # Looked at first: to raise and suppress an exception for each task would take longer than the look.
             if self._task_queue.asked:
                 with suppress(IndexError):  # another thread has taken it
                     asked = self._task_queue.asked.popleft()
+                    # This thread takes the part instead; the other task goes behind those that wait.
                     self._task_queue.waiting.put(queued)
                     queued = asked
             # Under the lock: of two threads with the same task one takes it, and none takes a part that is no longer

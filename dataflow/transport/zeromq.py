@@ -75,6 +75,7 @@ class _Address(Descriptor):
             listening.setblocking(False)
             listening.bind(f"\0{name}")
             listening.listen(_WORKERS_PER_ADDRESS)
+            # Detached, so that the end of the block does not close it.
             super().__init__(listening.detach())
 
 
@@ -132,6 +133,8 @@ class _SocketSender:
         # Linger 0 would discard the last messages, and these include exceptions.
         self._socket.close(linger=int(flush * 1000))
         with signals_blocked():
+            # A signal would end `term` early; pyzmq would count the context as closed then, and its descriptors would
+            # stay.
             self._context.term()
 
 
@@ -148,8 +151,10 @@ class _SocketReceiver(Receiver):
             self._socket = self._context.socket(zmq.PULL)
             self._socket.set_hwm(0)
             self._socket.setsockopt(zmq.HANDSHAKE_IVL, 0)  # a worker that was stopped meanwhile has one attempt only
+            # Before the first `bind`: options apply to what is bound later.
             self._socket.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
             for address in addresses:
+                # For the next `bind`, which takes this descriptor, as it listens already, and makes none.
                 self._socket.setsockopt(zmq.USE_FD, address.fd)
                 self._socket.bind(address.url)
                 address.disown()  # ZeroMQ closes it
@@ -167,6 +172,7 @@ class _SocketReceiver(Receiver):
             self._watched = watched
         end = time.monotonic() + timeout
         while not self._has_next():
+            # Rounded up: a wait of 0 milliseconds would return at once, again and again.
             ready = dict(self._poll.poll(math.ceil(max(0.0, timeout) * 1000)))
             self._is_empty = self._fd not in ready
             if self._is_empty:
@@ -182,6 +188,7 @@ class _SocketReceiver(Receiver):
         return not self._is_empty
 
     def receive_nowait(self) -> Message | None:
+        # Limited, so that a process that sends many forged messages cannot keep the consumer in this loop.
         for _ in range(_READ_AT_ONCE):
             try:
                 data = self._socket.recv(zmq.NOBLOCK)
@@ -203,4 +210,5 @@ class _SocketReceiver(Receiver):
     def close(self) -> None:
         self._socket.close(linger=0)
         with signals_blocked():
+            # As in the sender: a signal must not end it early.
             self._context.term()
