@@ -166,6 +166,7 @@ class ArrayEncoder:
             return self._encode_nested(dp)
         # From here on every array has the same number of references in this method: the counts depend on it.
         shapes: list[Any] = []
+        # At most two turns: `learn`, below, records the dtypes of these arrays.
         while True:
             form: Any = kind.form
             data: list[Any] = []
@@ -191,6 +192,8 @@ class ArrayEncoder:
                 base = array.base
                 if base is not None and self._arena.is_output_buffer(base):
                     counts = sys.getrefcount(dp), sys.getrefcount(array), sys.getrefcount(base)
+                    # First in the line, since the calibration learns the counts from this call. A part of an output
+                    # buffer is copied, because a message gives only the start of a block.
                     if self._buffer_counts.unreachable(its_type, counts) and flags.c_contiguous and size == base.nbytes:
                         has_output_buffers = True
                         data.append(base)
@@ -238,6 +241,7 @@ class ArrayEncoder:
             kind.last[0] = dtype, name, shape, size
             shapes = kind.shapes = (shape,)
         is_small = size < LARGE_BYTES or self._inline
+        # Perhaps an output buffer, whose references `encode` counts: here there are others.
         if not is_small and type(array.base) is Base:
             return None
         row[index] = None
@@ -299,6 +303,7 @@ class ArrayEncoder:
         try:
             return self._quick(value, PROTOCOL)
         except Exception:
+            # Classes may raise anything as they are pickled. What no pickler can write raises its error here.
             return self._direction.complete(value)
 
     def _give_back(self, data: list[Any]) -> None:
@@ -423,6 +428,7 @@ class ArrayDecoder:
             description = Description(data)
             if len(data) < _LONG and description.may_be_kept:
                 if len(self._descriptions) >= _MAX_DESCRIPTIONS:
+                    # All at once, which costs least: messages that all differ must not fill the memory.
                     self._descriptions.clear()
                 self._descriptions[data] = description
             return description

@@ -29,6 +29,7 @@ def pack_failure(error: BaseException, *, note: str) -> bytes:
     for attempt in (_whole, _in_parts):
         try:
             packed = attempt(error)
+            # Loaded once here: some exceptions can be pickled, and fail only where they are loaded.
             if _is_faithful(_load(packed), error):
                 return pickle.dumps((packed, *texts))
         except Exception:

@@ -167,13 +167,14 @@ class DatapointKind:
 PROTOCOL: Final = 3  # of pickle
 VERSION: Final = 2  # of marshal: the last without references, whose numbers would be wrong inside a list
 
-_PICKLED: Final = b"\x80"  # first byte of each pickle
+# First byte of each pickle. Types of `marshal` are ASCII letters, to which it adds this bit only from version 3 on.
+_PICKLED: Final = b"\x80"
 _PROTOCOL_OPCODE: Final = b"\x80\x03"  # with its protocol
 _STOP: Final = b"."  # last byte of each pickle
 _HEAD: Final = _PROTOCOL_OPCODE + b"]("  # opcodes: empty list, and a stack mark
 _TAIL: Final = b"e" + _STOP  # opcode: append everything since the mark; no pickled object begins with it
 _ROWS: Final = b"["  # a list in marshal format; its length is in the next four bytes
-_COUNT_BYTES: Final = 4
+_COUNT_BYTES: Final = 4  # little-endian on every machine
 
 
 def _join(bodies: Sequence[bytes]) -> tuple[list[bytes], int]:
@@ -184,6 +185,7 @@ def _join(bodies: Sequence[bytes]) -> tuple[list[bytes], int]:
     Raises:
         TypeError: Some are bytes and others are not.
     """
+    # Bytes compare by their first byte first: all of them are marshalled, or below, all are pickled.
     if max(bodies, default=_PICKLED) < _PICKLED:
         data = _rows(bodies)
         return [data, b""], len(data) - len(_ROWS) - _COUNT_BYTES
@@ -417,6 +419,7 @@ def _copies(
         return [many[k : k + 1].copy().reshape(()) for k in range(count)]
     if order == "F":
         return [one.T.copy(order="F") for one in many]
+    # Copied as the caller extends its list, so before it frees the block that `data` may be in.
     return map(_copied, many)
 
 

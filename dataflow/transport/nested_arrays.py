@@ -82,6 +82,7 @@ class ToWorkers:
         return dumps_task(value, self._main, PROTOCOL)
 
     def nested(self, dp: Any) -> tuple[bytes, list[NDArray[Any]]]:
+        # What cannot be pickled by reference, for whatever reason, is tried by value below.
         with suppress(Exception):
             body, arrays = _Plain().dump_nested(dp)
             if self._forked or _OF_MAIN not in body:
@@ -91,6 +92,7 @@ class ToWorkers:
 
     def _check(self, value: Any, protocol: int) -> bytes:
         body = pickle.dumps(value, protocol)
+        # Text or bytes of the user may look the same: then the slower pickler is used without need.
         return self.complete(value) if _OF_MAIN in body else body
 
 

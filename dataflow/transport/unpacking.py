@@ -28,8 +28,8 @@ from dataflow.transport.packing import ALIGNMENT, MAX_LEVELS, MAX_SIZELESS, PLAI
 
 __all__ = ["CodeReader", "ArrayLayout", "Unpacker", "check_claims", "in_place"]
 
-_ON_THE_STACK: Final = 6  # levels
-_WALKED_FROM: Final = 0 if msgpack.version < (1, 2, 4) else 2  # the level
+_ON_THE_STACK: Final = 6  # levels that are unpacked by `unpackb`, each with 40 KB of the stack
+_WALKED_FROM: Final = 0 if msgpack.version < (1, 2, 4) else 2  # nesting level from which claimed lengths are scanned
 _UNCHECKED: Final = 1024  # bytes whose claimed lengths amount to 3 MB at most
 _MAX_LAYOUTS: Final = 4096  # cached; arrays that all differ must not fill the memory
 _MAX_LAYOUTS_BYTES: Final = 1 << 20
@@ -83,6 +83,7 @@ class CodeReader:
             PickleRefused: It holds a pickle.
             Exception: The bytes were not written by `pack`. It may be of any type.
         """
+        # An exception in the last read has left it where it was.
         self._level = 0
         if not _WALKED_FROM and len(skeleton) > _UNCHECKED:
             _check_whole(skeleton)
@@ -144,6 +145,7 @@ class CodeReader:
             raise ValueError("a shape is not a list of non-negative integers")
         size = 1
         for length in shape:
+            # Python's integers do not overflow, as NumPy's would for a shape that is a mere claim.
             size *= length
         if size > MAX_SIZELESS and not dtype.itemsize:
             raise ValueError("an array has too many elements of size zero")
@@ -260,12 +262,14 @@ class Unpacker:
         try:
             dp = self._codes.read(skeleton)
         finally:
+            # Otherwise this object would keep the record until the next one.
             self._buffer = b""
         if size <= _SHORT and len(self._forms) < _MAX_FORMS:
             self._remember(skeleton, dp, first)
         return dp
 
     def _remember(self, skeleton: bytes, dp: Any, offset: int) -> None:
+        # Values that cannot change: all copies of the datapoint share them.
         if type(dp) is not list or not all(type(value) in _UNCHANGING or type(value) is _ndarray for value in dp):
             return
         kept: list[Any] = []
