@@ -99,6 +99,7 @@ class FrameEncoder(Encoder):
                     small.append(array.tobytes("A"))
                 else:
                     data, piece = _bytes_of(array), _PIECE_BYTES if size >= self._cut_bytes else size
+                    # Copied here, since the flow may change the array after the yield.
                     large += [zmq.Frame(data[k : k + piece], copy=True) for k in range(0, size, piece)]
         elif nbytes > self._max_bytes:
             raise self._too_large(nbytes)
@@ -117,6 +118,7 @@ class FrameEncoder(Encoder):
         """Return what `pack` does, 3 times as fast, for flat lists of the most common types; otherwise None."""
         if type(dp) is not list or not _SIMPLE.issuperset(map(type, dp)):
             return None
+        # A new list: the last one went to the caller.
         self._arrays = []
         try:
             return self._packer.pack(dp), self._arrays
@@ -207,6 +209,7 @@ class FrameReader:
         except Exception as error:  # of any type: the bytes are untrusted
             raise Unreadable(f"{type(error).__name__}: {error}") from error
         finally:
+            # Otherwise this object would keep the frames until the next message.
             self._small, self._large = b"", []
 
     def _array(self, layout: ArrayLayout) -> NDArray[Any]:
@@ -230,6 +233,7 @@ class FrameReader:
             raise Unreadable("an array is cut off")
         whole = np.empty(nbytes, np.uint8)
         end = 0
+        # Ends, also if frames are empty: without a frame left, `pop` raises.
         while end < nbytes:
             begin, end = end, end + len(frame)
             whole[begin:end] = np.frombuffer(frame, np.uint8)  # raises if there are too many bytes

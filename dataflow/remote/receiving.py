@@ -292,6 +292,7 @@ class ReceivingSocket:
             SenderLost: A sender is lost, has failed, or some of its datapoints are missing.
             DataFlowTerminated: The flow was closed, or has failed before.
         """
+        # Before the lock: in a forked child, it may be held by a thread that does not exist there.
         self._session.check_process()
         with self._lock:
             self._session.check()
@@ -300,6 +301,8 @@ class ReceivingSocket:
     def close(self) -> None:
         """Send BYE to all senders, and close the socket. Idempotent; no-op in a forked child."""
         if self._session.is_own:
+            # Before the lock, which a thread that waits for datapoints holds: it finds this at its next step, and lets
+            # go.
             self._session.closed = True
             with signals_deferred(), self._lock:
                 self._close("it was closed", ORDERLY)
@@ -323,6 +326,7 @@ class ReceivingSocket:
         return datapoints
 
     def _next(self) -> Iterator[Any] | None:
+        # Tells what is left, and takes nothing: another iteration may be stepping the same iterator.
         if operator.length_hint(self._datapoints):
             return self._datapoints
         if self._lost is not None:

@@ -83,9 +83,12 @@ class Router:
             try:
                 self.socket = self._context.socket(zmq.ROUTER)
                 self.socket.setsockopt(zmq.LINGER, 0)
+                # Before `bind` and `connect`: such options apply to later connections only.
                 self.socket.setsockopt(zmq.SNDHWM, max_unsent)
                 self.socket.setsockopt(zmq.RCVHWM, _MAX_WAITING)
                 self.socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
+                # A peer that is gone, or whose queue is full, is an error; otherwise the message would be dropped in
+                # silence.
                 self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
                 self.socket.setsockopt(zmq.IPV6, any("[" in address for address in addresses))
                 self._probe(options.heartbeat)
@@ -93,6 +96,7 @@ class Router:
                 if keys is not None:
                     self._secure(keys, bind=bind)
                 if monitored:
+                    # Before there is a connection, so that no event is missed.
                     self._monitor = self.socket.get_monitor_socket(_EVENTS)
                 if bind:
                     self.addresses = tuple(map(self._bind, addresses))
@@ -155,6 +159,7 @@ class Router:
                 self.socket.send(part, zmq.SNDMORE | zmq.NOBLOCK, copy=not isinstance(part, zmq.Frame))
             self.socket.send(last, zmq.NOBLOCK, copy=not isinstance(last, zmq.Frame))
         except zmq.ZMQError as error:
+            # Only the first frame, which names the peer, can be refused so: no message is sent in part.
             if error.errno in {zmq.EHOSTUNREACH, zmq.EAGAIN}:
                 return False
             raise
@@ -174,6 +179,7 @@ class Router:
         poller.register(self.socket, zmq.POLLIN)
         if self._monitor is not None:
             poller.register(self._monitor, zmq.POLLIN)
+        # Rounded up: a wait of 0 milliseconds would return at once, again and again.
         poller.poll(math.ceil(timeout * 1000))
 
     def events(self) -> list[int]:
@@ -200,7 +206,9 @@ class Router:
 
     def _close_context(self) -> None:
         if self._authenticator is not None:
+            # First: its thread uses a socket of this context, and `destroy` closes that from this thread.
             self._authenticator.stop()
+        # A signal would end `term` early; pyzmq would count the context as closed then, and its descriptors would stay.
         with signals_blocked():
             self._context.destroy(linger=0)  # with all open sockets: otherwise it would wait for them
         for address in self.addresses:
@@ -233,6 +241,7 @@ def _start_authenticator(context: zmq.Context[Any], allowed: Sequence[bytes]) ->
 def _forget_authenticators() -> None:
     """In a child, just after the fork: its finaliser would stop the parent's thread."""
     for authenticator in list(_authenticators):
+        # Without its pipe, `stop` has nothing to write to.
         authenticator.pipe = None  # type: ignore[assignment]
 
 

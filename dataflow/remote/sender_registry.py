@@ -82,6 +82,7 @@ class SenderRegistry:
         """Register a sender, or a repeated HELLO; return whether it is welcome now."""
         known = self._entries.get(sender)
         if known is not None:
+            # A repeated HELLO, if it comes over the same connection. Nobody else may take the place of a sender.
             return known.peer == peer and not known.ended
         entry = Entry(sender, peer, hello, now)
         self._waiting.pop(sender, None)

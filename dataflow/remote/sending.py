@@ -167,6 +167,7 @@ def _send(datapoints: Iterator[Any], connection: Connection, *, encrypted: bool)
         sender.put_all(datapoints)
         connection.wait_done()
     except (Stopped, ConsumerGone):
+        # There is a reason: `_end` records it before it sets the flag that has stopped this thread.
         connection.check()
         raise
     except Exception as error:
@@ -246,9 +247,11 @@ class Connection:
                 self._read()
                 if self._theirs is None and self._lost is None:
                     self._greet()
+                # With the lock held: there is no other thread yet.
                 self._router.wait(_POLL)
             self.check()
         with signals_deferred():
+            # An interrupt between start and assignment would leave a thread that `close` does not join.
             thread = threading.Thread(target=self._keep_alive, name="dataflow-heartbeat", daemon=True)
             thread.start()
             self._thread = thread
@@ -266,6 +269,7 @@ class Connection:
             if not self._under_way:
                 self._last_progress = time.monotonic()  # from now on an answer of the receiver is due
             first, self._sent = self._sent, self._sent + message.count
+            # Before it is sent: what is acknowledged is looked up here.
             self._under_way.append((self._sent, message.count, message.nbytes, message.queued))
             self._write(PeerMessageKind.DATA, first, message.count, message.body)
             self._read()
@@ -294,6 +298,7 @@ class Connection:
     def close(self, flush: float = _FLUSH) -> None:
         """Close the socket. Idempotent."""
         with signals_deferred():
+            # The thread ends before the socket is closed: ZeroMQ's sockets must not be used by two threads at a time.
             self._closed.set()
             if self._thread is not None:
                 self._thread.join()
@@ -430,7 +435,9 @@ class Connection:
         )
 
     def _end(self, error: DataFlowError) -> None:
+        # Once the end is confirmed, the receiver may close the connection.
         if not self._done:
+            # Before the stop: the thread that stops raises this error.
             self._lost = self._lost or error
             self.credit.stop()
             self._over.set()
