@@ -167,7 +167,7 @@ class DatapointKind:
 PROTOCOL: Final = 3  # of pickle
 VERSION: Final = 2  # of marshal: the last without references, whose numbers would be wrong inside a list
 
-# First byte of each pickle. Types of `marshal` are ASCII letters, to which it adds this bit only from version 3 on.
+# First byte of each pickle. Types of `marshal` are ASCII characters, to which it adds this bit only from version 3 on.
 _PICKLED: Final = b"\x80"
 _PROTOCOL_OPCODE: Final = b"\x80\x03"  # with its protocol
 _STOP: Final = b"."  # last byte of each pickle
