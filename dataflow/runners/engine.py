@@ -113,8 +113,6 @@ class Plan(Generic[S]):
         """
         codec = self.links.codec
         codec.renew(worker)
-        # The word of the dead worker is still there, and would be taken for the first datapoint of its successor.
-        self.links.credit.clear_item(worker)
         self.specs[worker] = replace(self.specs[worker], port=port, encoder=codec.port(worker))
         return partial(self.start, self.specs[worker])
 
@@ -286,7 +284,8 @@ class Engine(Generic[S]):
             self._wait_timer.reset()
             # The previous iteration may be in the middle of a chunk, which it steps without the lock. `list` empties
             # that iterator in one step of the interpreter: each datapoint goes to one of the two.
-            self._chunk = iter(list(self._chunk))
+            with signals_deferred():  # between the two steps, what is left of the chunk is nowhere else
+                self._chunk = iter(list(self._chunk))
             if begin is not None:
                 begin()
         return generation
@@ -409,7 +408,8 @@ class Engine(Generic[S]):
                     if not progressed:
                         supervisor.wait(_POLL)
                 finally:
-                    self._chunk = rest
+                    if not self.session.closed:
+                        self._chunk = rest
 
     def close(self) -> None:
         """Stop the workers and close everything. Idempotent; no-op in a forked child."""
@@ -435,20 +435,21 @@ class Engine(Generic[S]):
         self.schedule.discard()
         # The schedule has forgotten a death that it was about to raise. With no worker left for that work, the next
         # pass would wait for ever.
-        self._pending_error = self._pending_error or self._death_in_schedule
+        self._raise_later(self._death_in_schedule)
 
     def _take_result(self, *, unfinished: bool = False) -> list[Any] | None:
         """Issue tasks for which there is room, then take the next result as the current chunk, or raise it."""
         try:
             self.schedule.issue_tasks()
             ready = self.schedule.take_unfinished() if unfinished else self.schedule.take()
-        except KeyboardInterrupt as error:  # the schedule may be inconsistent
+            # Only when nothing is left to hand out: messages before errors.
+            ready = self._pending_error if ready is None else ready
+            if not isinstance(ready, BaseException):
+                self._chunk = iter(ready or ())  # until it is stored here, the schedule has given it up
+        except BaseException as error:  # of a signal's handler: the schedule may be inconsistent, and results lost
             self._fail_here(error)
-        # Only when nothing is left to hand out: messages before errors.
-        ready = self._pending_error if ready is None else ready
         if isinstance(ready, BaseException):
             self._fail(ready)
-        self._chunk = iter(ready or ())
         return ready
 
     def _step(self, now: float, silent: bool) -> bool:
@@ -476,10 +477,10 @@ class Engine(Generic[S]):
         elif message.kind in RESULT_KINDS:
             self._receive_results(message)
         elif message.kind is Kind.ERROR:
-            self._pending_error = self.tolerance.complete(self._decoder.decode_failure(body))
+            self._raise_later(self.tolerance.complete(self._decoder.decode_failure(body)))
         elif message.kind is Kind.REPORT:
             self._credit.report_received(message.worker)
-            self._pending_error = self.tolerance.process_report(self._decoder.decode_report(body))
+            self._raise_later(self.tolerance.process_report(self._decoder.decode_report(body)))
         elif message.kind is Kind.LATE:
             assert self._late is not None, "a worker watches itself only with item_timeout"
             position, reason, stack = body
@@ -488,6 +489,10 @@ class Engine(Generic[S]):
             self._late.kill(message.worker, position, reason, stack, time.monotonic())
         elif message.kind is Kind.LEFT:
             self._handle_death(self._supervisor.left(message))
+
+    def _raise_later(self, error: BaseException | None) -> None:
+        """Raise the error when the chunk has been handed out, unless there was one before: that is its reason."""
+        self._pending_error = self._pending_error or error
 
     def _receive_results(self, message: Message) -> None:
         """Decode the results, and enter them in the schedule."""
@@ -534,8 +539,8 @@ class Engine(Generic[S]):
         worker, error = death.worker, death.error
         cause = None if death.last is None else self._decoder.decode_failure(death.last.body)
         error.__cause__ = cause  # shows where
-        # Before `restart`, which clears the word that says what the worker was making.
         position, end = (None, None) if self._late is None else self._late.end_of(worker)
+        self._credit.died(worker)  # clears the word that says what it was making, so not before `end_of`
         item: EndedItem | None = None
         if end is None and isinstance(cause, LostWorker):
             # It may be unreachable, or its node is down, whatever it was making.
@@ -558,7 +563,6 @@ class Engine(Generic[S]):
             self.metrics.restarts += 1
             if self.jobserver is not None:
                 self.jobserver.replace()
-            self._outstanding = [(whose, count) for whose, count in self._outstanding if whose != worker]
             return
         if self._scaling is not None:  # all that are left may have to do the work
             self._scaling = None
@@ -566,7 +570,7 @@ class Engine(Generic[S]):
         if self.schedule.lost(worker, error):
             self._death_in_schedule = error
         else:
-            self._pending_error = self._pending_error or error
+            self._raise_later(error)
 
     def _leave_out(self, item: EndedItem, worker: int) -> None:
         """Leave out a datapoint in which a worker has ended twice; if that is not tolerated, put an error in its place.

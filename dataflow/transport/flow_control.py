@@ -157,9 +157,14 @@ class Credit:
         """
         return timeout, f"spent more than item_timeout={timeout:g} seconds on it"
 
-    def clear_item(self, worker: int) -> None:
-        """Record that `worker` has died: its successor, which is about to be started, makes nothing yet."""
-        self._counters.words[_start_of(worker) + _ITEM] = 0
+    def died(self, worker: int) -> None:
+        """Record that `worker` has died, and that all messages which it has sent were received.
+
+        It makes nothing now, and what it has made and not sent will never be handed out.
+        """
+        words, start = self._counters.words, _start_of(worker)
+        words[start + _ITEM] = 0  # otherwise the first datapoint of its successor
+        words[start + _MADE] = words[start + _COUNT]  # otherwise others would wait until its datapoints are done
 
     def close(self) -> None:
         """Close the descriptors. Idempotent."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import threading
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from dataflow import MapData
 from dataflow.errors import DataFlowTerminated, NotReentrant, TimeoutError, WorkerDied
+from dataflow.protocol.failures import Report
 from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import state_of
 from dataflow.runners import engine, feeding, supervisor
@@ -251,17 +253,56 @@ def test_what_a_worker_that_is_being_ended_still_says_is_not_heard():
         assert stage.take(stage.engine.take_over()) == [1]
 
 
-def test_an_interrupt_within_the_schedule_ends_the_run(monkeypatch):
-    def interrupted():
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, OSError])
+@pytest.mark.parametrize("has_taken", [False, True])
+def test_an_interrupt_within_the_schedule_or_before_its_results_are_kept_ends_the_run(monkeypatch, kind, has_taken):
+    def interrupted(*args):
+        raise kind
 
     with Stage(data(1)) as stage:
         generation = stage.engine.take_over()
-        monkeypatch.setattr(stage.engine.schedule, "take", interrupted)
-        with pytest.raises(KeyboardInterrupt):
+        if has_taken:
+            monkeypatch.setattr(engine, "iter", interrupted, raising=False)
+        else:
+            monkeypatch.setattr(stage.engine.schedule, "take", interrupted)
+        with pytest.raises(kind):
             stage.take(generation)
-        with pytest.raises(DataFlowTerminated, match="KeyboardInterrupt"):
+        with pytest.raises(DataFlowTerminated, match=kind.__name__):
             stage.engine.take_over()
+
+
+def test_the_first_error_is_raised_whatever_is_reported_after_it():
+    report = Message(Kind.REPORT, 1, body=Report(None, None, False, 5))
+    with Stage(error("first"), report, error("second", worker=1), num=2) as stage:
+        generation = stage.engine.take_over()
+        for _ in range(3):
+            stage.engine._step(0.0, silent=False)
+        with pytest.raises(ValueError, match="first"):
+            stage.take(generation)
+
+
+def test_what_is_left_of_a_chunk_is_dropped_if_its_pass_ends_in_a_death():
+    with Stage(data(1, 2)) as stage:
+        generation = stage.engine.take_over()
+        assert next(stage.engine.chunk(generation, LIMIT)) == 1
+        stage.workers[0].code = -9
+        with pytest.raises(WorkerDied):
+            stage.engine.end_pass(generation)
+        assert list(stage.engine._chunk) == []
+
+
+def test_a_signal_in_a_takeover_waits_until_the_rest_of_the_chunk_is_kept(monkeypatch):
+    def interrupted(*args):
+        os.kill(os.getpid(), signal.SIGINT)
+        return iter(*args)
+
+    with Stage(data(1, 2, 3)) as stage:
+        assert next(stage.engine.chunk(stage.engine.take_over(), LIMIT)) == 1
+        with monkeypatch.context() as patched:
+            patched.setattr(engine, "iter", interrupted, raising=False)
+            with pytest.raises(KeyboardInterrupt):
+                stage.engine.take_over()
+        assert stage.take(stage.engine.take_over()) == [2, 3]
 
 
 def test_when_all_have_ended_there_is_nothing_more_and_their_death_is_no_news():
@@ -692,10 +733,13 @@ def time_passes(step):
 def test_whatever_the_workers_do_every_datapoint_comes_once_and_in_order(kind, data, num, restarts, seconds):
     """Results in parts, deaths at any moment, restarts, loops that are broken off, and sources that take their time."""
     unsent = {}
+    quotas = {}
 
     def step(backend):
         able = [worker for worker in backend.workers.values() if worker.code is None]
         for worker in able:
+            if worker not in quotas:
+                quotas[worker] = worker.credit.quota(Window(N))
             if worker not in unsent and worker.take():
                 unsent[worker] = answer(worker, kind)
         busy = [worker for worker in able if worker in unsent]
@@ -705,6 +749,11 @@ def test_whatever_the_workers_do_every_datapoint_comes_once_and_in_order(kind, d
                 worker.code = -9
                 return
             count = data.draw(st.integers(1, len(unsent[worker])))
+            quotas[worker].spend(count, 0)
+            end = data.draw(st.sampled_from([*8 * ["goes on"], "before it sends", "after"]))
+            worker.code = None if end == "goes on" else -9
+            if end == "before it sends":
+                return
             worker.say(Kind.DATA, *unsent[worker][:count])
             unsent[worker] = unsent[worker][count:]
             if not unsent[worker]:
@@ -721,10 +770,34 @@ def test_whatever_the_workers_do_every_datapoint_comes_once_and_in_order(kind, d
                         break
                 else:
                     assert len(found) == N
+                    assert all(quota.all_done() for quota in quotas.values()), "others would wait for memory"
             except WorkerDied:
                 assert found == expected(kind)[: len(found)]
                 return
             assert found == expected(kind)[: len(found)]
+
+
+@KINDS
+def test_what_a_worker_has_sent_before_it_died_is_done_with_when_it_was_handed_out(kind):
+    """Otherwise, the others would wait for its memory for ever. Its message and its end are found in one step."""
+    quotas = []
+
+    def step(backend):
+        worker = backend.workers[0]
+        if worker.take():
+            quotas.append(worker.credit.quota(Window(N)))
+            results = answer(worker, kind)[: None if len(quotas) > 1 else 1]
+            quotas[-1].spend(len(results), 0)
+            worker.say(Kind.DATA, *results)
+            worker.code = None if len(quotas) > 1 else -9
+
+    with (
+        kind(numbers(), 1, HandStepped(step), strict=True, max_restarts=1) as df,
+        deadline(LIMIT),
+        time_passes(1.0),
+    ):
+        assert list(df) == expected(kind)
+        assert len(quotas) > 1 and quotas[0].all_done()
 
 
 def test_a_flow_that_is_stepped_by_hand_is_what_it_is_without_workers():

@@ -41,6 +41,7 @@ class HandWorker(FakeWorker):
         super().__init__(spec.info.index, spec.info.count)
         self.sender = spec.port.open()
         self.reader = None if spec.task_queue is None else spec.task_queue.open()
+        self.credit = spec.credit
         self.task: Task | None = None
 
     def join(self, timeout: float) -> bool:

@@ -205,6 +205,17 @@ def test_datapoints_that_are_done_with_before_their_worker_has_counted_them_keep
     assert first.all_done()
 
 
+def test_what_a_worker_that_has_died_had_made_and_not_sent_keeps_nobody_waiting():
+    credit = Credit(2, shared=False)
+    dead, other = (credit.port(k).quota(Window(5)) for k in range(2))
+    dead.spend(3, 0)
+    credit.grant(0, 2, 0, 0)
+    credit.died(0)
+    assert not other.all_done(), "the consumer has two of them"
+    credit.done(0, 2)
+    assert other.all_done()
+
+
 def test_an_unlimited_quota_never_waits():
     quota = make_quota(Window(1, max_queued=1)).unlimited()
     for _ in range(3):
@@ -407,7 +418,7 @@ def test_what_a_worker_makes_is_known_until_it_is_replaced():
     for k in range(3):
         items[k].begin(4 + k)
     assert [position_in(credit.item_of(k)) for k in range(3)] == [4, 5, 6]
-    credit.clear_item(1)
+    credit.died(1)
     assert [credit.item_of(k) != 0 for k in range(3)] == [True, False, True]
     assert credit.late_after(2.0) == (2.0, "spent more than item_timeout=2 seconds on it")
 
