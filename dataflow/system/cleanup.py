@@ -43,6 +43,7 @@ def close_at_exit(resource: Closeable) -> None:
     if pid not in _open:
         mine = weakref.WeakSet[Closeable]()
         if _open.setdefault(pid, mine) is mine:  # of two threads that meet here, one registers for both
+            # With a priority from 0 on, it runs before `multiprocessing` joins what is left; otherwise after that.
             util.Finalize(None, _close_all, exitpriority=100)
     _open[pid].add(resource)
     if pid in _ending:  # looked at after the resource was added, and set before they are listed: one of both finds it

@@ -63,11 +63,13 @@ class Descriptor:
 
     def close(self) -> None:
         """Close it. Idempotent."""
+        # First: the system may give the number to another file at once, so it must not be closed a second time.
         fd, self.fd = self.fd, -1
         _open.discard(self)
         if fd >= 0:
             try:
                 if self.is_mapped:
+                    # Before the descriptor is closed, through which the file is mapped once more.
                     _keep_open(fd, [mapping for mapping in list(_mapped) if mapping.source is self])
             finally:
                 os.close(fd)
@@ -107,6 +109,7 @@ def passing_to_child(*descriptors: Descriptor) -> Iterator[None]:
 def _close_inherited() -> None:
     _made.set(None)
     kept = _passed_to_child.get()
+    # Before the descriptors are closed: the memory is mapped again through them.
     shared = [mapping for mapping in list(_mapped) if mapping.own or mapping.source not in kept]
     if shared:
         files = _open_files()
@@ -136,6 +139,7 @@ def closed_on_error() -> Iterator[None]:
         raise
     finally:
         _made.reset(token)
+        # Also after an error: closing them again does nothing. A block around this one closes them if it raises later.
         outer = _made.get()
         if outer is not None:
             outer += made
@@ -177,6 +181,7 @@ def _try_to_open(num: int) -> None:
 def soft_limit() -> int:
     """How many descriptors this process may have; a large number if unknown."""
     limits = _limits()
+    # RLIM_INFINITY is negative in Python.
     return sys.maxsize if limits is None or limits[0] < 0 else limits[0]
 
 
@@ -202,6 +207,7 @@ def pipe() -> tuple[Descriptor, Descriptor]:
     read, write = os.pipe()
     with closed_on_error():
         try:
+            # It closes `read` itself if it raises; of `write`, only this function knows so far.
             end = Descriptor(read)
         except BaseException:
             os.close(write)
@@ -238,6 +244,8 @@ def discard(memory: Descriptor, offset: int, size: int) -> None:
     A hint: some systems keep them until all of the memory is closed.
     """
     if memory.fd >= 0 and sys.platform == "linux":
+        # Offset and size as `c_long`: ctypes passes a Python number as an int of 32 bits. A file system may refuse:
+        # this is a hint.
         _library().fallocate(memory.fd, _PUNCH_HOLE, ctypes.c_long(offset), ctypes.c_long(size))
 
 
@@ -280,6 +288,7 @@ def _mapping_without_descriptor(fd: int, size: int, offset: int) -> _Mapping | N
         return None
     with suppress(OSError):
         mapping = _Mapping(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+        # The object unmaps these addresses when it is closed, whatever is mapped there by then.
         _map_over(mapping, mmap.MAP_SHARED, fd, offset)
         return mapping
     return None
@@ -287,6 +296,7 @@ def _mapping_without_descriptor(fd: int, size: int, offset: int) -> _Mapping | N
 
 def _map_over(mapping: mmap.mmap, flags: int, fd: int, offset: int) -> None:
     """Map a file at the addresses of `mapping`, instead of what is there."""
+    # The exported buffer ends with this line: while there is one, Python refuses to close the mapping.
     address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
     protection = mmap.PROT_READ | mmap.PROT_WRITE
     if _map_memory()(address, len(mapping), protection, flags | _MAP_FIXED, fd, offset) != address:
@@ -301,7 +311,7 @@ def _library() -> ctypes.CDLL:
 @cache
 def _map_memory() -> Any:
     function = _library().mmap
-    function.restype = ctypes.c_void_p
+    function.restype = ctypes.c_void_p  # an int, the default, would cut the address
     function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     return function
 
@@ -310,6 +320,7 @@ def _keep_open(fd: int, mappings: Sequence[_Mapping]) -> None:
     """Keep a file open for mappings that are in use: a forked child needs it to make them private."""
     if mappings:
         with suppress(OSError):  # there are no more descriptors
+            # Python's own mapping of a file keeps a duplicate of the descriptor: one page suffices for that.
             kept_open = mmap.mmap(fd, 1)
             for mapping in mappings:
                 mapping.kept_open = kept_open

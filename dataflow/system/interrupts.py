@@ -80,6 +80,7 @@ class signals_deferred:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._is_entered:
+            # The code of the finaliser or generator: the signals are sent again when it has returned.
             _leave(sys._getframe(1).f_code if self._later else None)
 
 
@@ -122,14 +123,14 @@ def _enter() -> bool:
         for signum in _SIGNALS:
             handler = signal.getsignal(signum)
             if callable(handler) and handler is not _record:
-                deferral.replaced[signum] = handler
+                deferral.replaced[signum] = handler  # before ours is installed, which may run at once
                 signal.signal(signum, _record)
     except BaseException as error:
         _restore()
         if isinstance(error, ValueError) and "main thread" in str(error):
             return False  # Python was started in another thread: no handler runs here
         raise
-    deferral.depth = 1
+    deferral.depth = 1  # last: see Races above
     return True
 
 
@@ -138,7 +139,7 @@ def _leave(finaliser: CodeType | None) -> None:
     if deferral.depth != 1:  # 0: this is a forked child, which defers nothing
         deferral.depth = max(0, deferral.depth - 1)
         return
-    deferral.depth = 0
+    deferral.depth = 0  # first: see Races above
     try:
         try:
             _restore()
@@ -174,6 +175,7 @@ def _send(signums: tuple[int, ...], finaliser: CodeType) -> None:
     # would not end the wait.
     time.sleep(_MOMENT)
     for signum in signums:
+        # To that thread: Python would run the handler there anyway, but a system call that it waits in has to end, too.
         signal.pthread_kill(main, signum)
 
 
@@ -188,9 +190,9 @@ def _is_running(code: CodeType, thread: int) -> bool:
 
 def _restore() -> None:
     for signum, handler in list(_deferral.replaced.items()):
-        if signal.getsignal(signum) is _record:
+        if signal.getsignal(signum) is _record:  # otherwise it was replaced within the section, and stays
             signal.signal(signum, handler)
-        _deferral.replaced.pop(signum, None)
+        _deferral.replaced.pop(signum, None)  # only now: until it is restored, `_record` calls it
 
 
 def _record(signum: int, frame: FrameType | None) -> None:
@@ -199,7 +201,7 @@ def _record(signum: int, frame: FrameType | None) -> None:
     now = time.monotonic()
     if deferral.depth and now - deferral.arrived.setdefault(signum, now) < _AGAIN:
         return
-    deferral.arrived.pop(signum, None)
+    deferral.arrived.pop(signum, None)  # delivered here, and not once more at the end of the section
     handler = deferral.replaced.get(signum)
     if handler is not None:
         handler(signum, frame)
@@ -211,6 +213,7 @@ def _deliver() -> None:
     signum = next(iter(deferral.arrived), None)
     if signum is None:
         return
+    # Before the handler is called: one that raises is not called again.
     del deferral.arrived[signum]
     handler: Any = signal.getsignal(signum)
     if handler is _record:

@@ -121,6 +121,7 @@ def find_pools() -> Sequence[Any]:
             return ()
         with _searching:
             _here.pools = ThreadpoolController().lib_controllers
+        # After `pools`: another thread that finds this one up to date takes them as they are.
         _here.loaded = _loaded_libraries()
     return _here.pools
 

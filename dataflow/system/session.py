@@ -113,6 +113,7 @@ class Session:
             DataFlowTerminated: The session was closed, or has failed.
             NotReentrant: A later iteration took over.
         """
+        # Before `closed`: what has failed may be closed as well, and the failure says more.
         if self.failure is not None:
             before = traceback.format_exception_only(self.failure)[0].strip()
             raise DataFlowTerminated(

@@ -44,15 +44,18 @@ class StackFile:
     def ask(self, pid: int) -> None:
         """Ask a worker that has registered. What another one has written is gone."""
         if _SIGNAL is not None and self._file.fd >= 0:
+            # The descriptors of all workers refer to one open file, and so share its offset: the worker writes at the
+            # beginning.
             os.ftruncate(self._file.fd, 0)
             os.lseek(self._file.fd, 0, os.SEEK_SET)
             with suppress(ProcessLookupError):
-                os.kill(pid, _SIGNAL)
+                os.kill(pid, _SIGNAL)  # without a handler, which `register` installs, it would end the process
 
     def read(self) -> str:
         """What the worker has written that was asked last."""
         if self._file.fd < 0:
             return ""
+        # `pread`: it does not move the offset at which a worker may be writing.
         return _own_frames(os.pread(self._file.fd, _MAX_BYTES, 0).decode(errors="replace"))
 
     def close(self) -> None:
