@@ -83,6 +83,7 @@ def dumps(value: Any, *, main: MainModule | None = None, max_bytes: int | None =
         pickler.dump(value)
         try:
             sent: set[str] = set(without)
+            # A variable may refer to functions that need others: until there are none.
             while variables := {name: v for name, v in pickler.variables.items() if name not in sent}:
                 sent |= variables.keys()
                 pickler.dump(variables)
@@ -92,7 +93,7 @@ def dumps(value: Any, *, main: MainModule | None = None, max_bytes: int | None =
         except Exception:
             # A variable cannot be sent. Perhaps the worker does not need it: leave it out.
             bad = frozenset(name for name, v in pickler.variables.items() if not _can_be_sent(v, main))
-            if bad <= without:
+            if bad <= without:  # nothing new is left out: this ends the loop
                 raise
             without |= bad
 
@@ -180,6 +181,8 @@ def worker_pickler() -> type[Any]:
             make, args, state, items, pairs, set_state = reduced
             name = _name_in_main(obj)
             name = None if name is None or "." in name else name
+            # The receiver calls the last element with the object and the third, and not cloudpickle's own function,
+            # which travels with them.
             return make, args, (_key_of(obj), name, set_state, state), items, pairs, _complete
 
     return WorkerPickler
@@ -193,6 +196,7 @@ def _complete(obj: Any, sent: tuple[str, str | None, Any, Any]) -> Any:
     if name is not None:
         # So plain pickle finds it in the main module, as in the sender's.
         main = sys.modules["__main__"]
+        # What the worker itself has under this name stays; what came in this way before is replaced.
         found = vars(main).get(name)
         if found is None or _installed.get(name) is found:
             setattr(main, name, obj)
@@ -277,6 +281,8 @@ _numbers: Final = itertools.count()
 def _key_of(obj: Any) -> str:
     key = _known.key(obj)
     if key is None:
+        # With the process id: a forked child counts on from the same number. If two threads meet here, the object has
+        # two keys, and is found under both.
         key = f"{os.getpid()}.{next(_numbers)}"
         _known.add(key, obj)
     return key
@@ -330,6 +336,7 @@ def _class_reference(address: int, module: str, qualname: str) -> weakref.ref[ty
 
 def _class_at(address: int, module: str, qualname: str) -> type:
     """The class of this process that a forked worker has inherited."""
+    # Twice: what is remembered may be of a class that is gone; another one may have its address by now.
     for _ in range(2):
         reference = _class_reference(address, module, qualname)
         cls = None if reference is None else reference()
@@ -419,6 +426,7 @@ class ForkedMain:
 
     def __init__(self) -> None:
         main = vars(sys.modules["__main__"])
+        # A list, here and below: another thread may assign a global variable meanwhile.
         self._classes = {name: weakref.ref(value) for name, value in list(main.items()) if isinstance(value, type)}
 
     def name_of(self, obj: Any) -> str | None:
@@ -503,6 +511,7 @@ def _changed(path: str) -> int:
         return 0
 
 
+# `changed` is not read: it tells versions of the file apart in the cache.
 @functools.lru_cache(maxsize=4)
 def _bindings(path: str, changed: int) -> tuple[frozenset[str] | None, frozenset[str]]:
     """Names that importing the source binds, None for all; and those that get their values later."""

@@ -200,6 +200,7 @@ def reads_of(code: CodeType) -> Reads:
         if item.opname in _LOADS and not (item.opname == "LOAD_NAME" and item.argval in own):
             chains[item.argval, *_attributes(found, k)] = None
         elif item.opname == "IMPORT_NAME":
+            # The compiler loads the level and the names just before.
             module, level, names = item.argval, found[k - 2].argval, found[k - 1].argval
             if names:
                 imports.update(dict.fromkeys(_Import(module, level, (name,), False) for name in names))
@@ -540,7 +541,7 @@ def _with_objects(values: Sequence[Any], readers: dict[type, _Reader | None], se
         read = readers[kind]
         if read is None or id(value) in seen:
             return id(value)
-        seen.add(id(value))
+        seen.add(id(value))  # before its parts: it may hold itself
         return id(kind), described(read(value).values())
 
     try:
@@ -642,6 +643,7 @@ def attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
     """The attributes of an object, those in slots too, by name."""
     attributes = getattr(value, "__dict__", None)
     if isinstance(attributes, dict):
+        # A copy, made in one step under the interpreter's lock: another thread may assign an attribute meanwhile.
         yield from attributes.copy().items()
     for kind in type(value).__mro__:
         if "__slots__" in vars(kind):
@@ -661,4 +663,4 @@ def reached(
         yield where, value
         if type(value) not in _NO_PARTS and id(value) not in seen and len(found) < limit:
             seen.add(id(value))
-            found += parts(where, value)
+            found += parts(where, value)  # the loop comes to these, too

@@ -111,6 +111,7 @@ class WorkerPool:
                 deliver_signals()
             except BaseException:
                 with ExitStack() as last:
+                    # Called at the end of the block, also if `request_stop` raises.
                     last.callback(self.stop, _UNDO_PART * grace())
                     request_stop()
                 raise
@@ -119,7 +120,7 @@ class WorkerPool:
         """Start one more worker, under the next index; if it cannot be started, nothing has changed."""
         with signals_deferred():
             worker = make()
-            self.workers.append(worker)
+            self.workers.append(worker)  # before it is started: see the guarantees
             try:
                 _start(worker)
             except BaseException:
@@ -141,6 +142,7 @@ class WorkerPool:
         if not old.join(grace()):
             old.kill()
         with signals_deferred():
+            # If `make` raises, the old one keeps its place, and what it holds is released by `stop`.
             new = self.workers[worker] = make()
             old.release()
             _start(new)
@@ -180,6 +182,7 @@ class WorkerPool:
                     worker.info.count,
                     worker.state(),
                 )
+            # First: if `release` raises, the second round of `stop` must not come back to this one.
             self.workers.remove(worker)
             worker.release()
 

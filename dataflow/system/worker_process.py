@@ -111,6 +111,7 @@ class Payload:
         # `multiprocessing` writes to a pipe which the worker reads after it has imported the main program. If that
         # import fails, writing more than the pipe holds would raise BrokenPipeError here; the worker's exit code has
         # the cause.
+        # A start that falls back to spawn pickles it a second time.
         self.close_in_parent()
         self._file = shared_memory_file("dataflow-payload", len(data))
         with open(self._file.fd, "wb", closefd=False) as file:
@@ -132,7 +133,7 @@ class _Stored:
 
     def load(self) -> Any:
         with open(self._file.fd, "rb", closefd=False) as file:
-            file.seek(0)
+            file.seek(0)  # the descriptor shares its offset with that of the parent, which has written
             data = file.read()
         self._file.close()
         return loads(data)
@@ -148,6 +149,7 @@ def hold_on(lifeline: Descriptor) -> None:
     if hasattr(fcntl, "F_SETSIG"):
         fcntl.fcntl(lifeline.fd, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(lifeline.fd, fcntl.F_SETSIG, signal.SIGKILL)
+        # O_ASYNC comes last: from then on the kernel sends a signal, and by then it must know which one, and to whom.
         flags = fcntl.fcntl(lifeline.fd, fcntl.F_GETFL)
         fcntl.fcntl(lifeline.fd, fcntl.F_SETFL, flags | os.O_ASYNC)
         # The parent may have gone before the kernel was asked: whichever of the two comes second detects it.
@@ -170,6 +172,7 @@ def _watch(lifeline: Descriptor) -> None:
 _M_TRIM_THRESHOLD: Final = -1  # as in glibc's malloc.h
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 64 << 20  # at the end of the heap
+# Setting either of the two ends glibc's own adjustment of both, which follows what was freed.
 _MAPPED_BYTES: Final = 32 << 20  # larger blocks are mapped separately, and given back, as usual
 
 
@@ -238,12 +241,13 @@ class ProcessWorker(Worker):
                     _ensure_fork_server()  # not below, or Ctrl-C never reaches processes that the user starts
                 self._process = self._started(held, self._context)
             except BaseException as error:
+                # The worker may run already, such as one that the fork server has started: this ends it.
                 self._lifeline.close()
                 _close_half_started(error)
                 raise
             finally:
                 held.close()
-                self._body = None
+                self._body = None  # it may hold much, and the worker has it
                 if self._after_start is not None:
                     self._after_start()
             self.pid, self.sentinel = self._process.pid, self._process.sentinel
@@ -280,6 +284,7 @@ class ProcessWorker(Worker):
         return process
 
     def has_ended(self) -> bool:
+        # The last: if the program ignores SIGCHLD, the kernel itself reaps the worker, and there is no exit code.
         if self._process is None or self.exitcode() is not None or not _exists(self.pid):
             return True
         # Its parent, the fork server, may not have collected and reported it yet: a pass must not end meanwhile.
@@ -346,6 +351,7 @@ class _Name(str):
     __slots__ = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # Unpickling the tuple unpickles its second element, which is a call; the item that is taken is the name.
         return operator.getitem, ((str(self), _Blocking()), 0)
 
 
@@ -445,6 +451,7 @@ def _close_pipes(local: Mapping[str, Any], *names: str) -> None:
         fd = local.get(name)
         if isinstance(fd, int):
             with suppress(OSError):
+                # A number that is closed already may belong to another file by now.
                 if stat.S_ISFIFO(os.fstat(fd).st_mode):
                     os.close(fd)
 
@@ -491,6 +498,7 @@ def _check_fork_server() -> None:
     pid = _fork_server().get("_forkserver_pid")
     if pid is not None:
         try:
+            # WNOWAIT: if it has ended, `multiprocessing` still has to find that out.
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             _leave_fork_server()
@@ -505,6 +513,7 @@ def _main(lifeline: Descriptor, info: WorkerInfo, seed: tuple[int, ...], body: C
     signal.set_wakeup_fd(-1)  # under fork, the main program's own signal setup is still in place
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the consumer handles Ctrl-C
+    # Only now: one that is pending was dropped as it began to be ignored.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     hold_on(lifeline)
     # Objects inherited under fork are not garbage: a collection that visits them would write to their pages, and so

@@ -25,6 +25,8 @@ class ThreadWorker(Worker):
         )
 
     def start(self) -> None:
+        # `start` waits until the thread runs. An interrupt there would leave a thread that the pool takes for never
+        # started.
         with signals_deferred():
             self._thread.start()
 
