@@ -122,6 +122,7 @@ class ReplyBuffer(Port, Sender):
         """Return the next reply; empty after `timeout` seconds without output."""
         chunking = self.chunking
         with self._changed:
+            # First for anything at all; then, from its first datapoint on, for a full reply.
             if self._changed.wait_for(lambda: self._messages or self._is_due, timeout):
                 self._changed.wait_for(self._is_full, chunking.seconds)
             reply: list[Message] = []
@@ -133,6 +134,7 @@ class ReplyBuffer(Port, Sender):
                 reply.append(message)
             self._items -= items
             self._bytes -= nbytes
+            # What a bound has kept out of this reply leaves at once with the next one.
             self._is_due = self._is_closed or (self._is_due and bool(self._messages))
             return reply
 
@@ -166,6 +168,8 @@ class ActorTaskReader(TaskQueuePort, TaskReader):
 
     def discard(self, before: int) -> None:
         """Drop the tasks with lower numbers."""
+        # Without the lock, and waking nothing: `receive` compares each task that it takes, `is_wanted` the one that
+        # runs.
         self._wanted_from = before
 
     def stop(self) -> None:
@@ -185,6 +189,8 @@ class ActorTaskReader(TaskQueuePort, TaskReader):
         return False  # not known here
 
     def receive(self) -> Task | None:
+        # Before the wait: the consumer sends tasks only to a worker whose reply says that it is ready. Outside of the
+        # lock, because it takes that of the replies.
         if self.replies is not None:
             self.replies.make_complete()
         with self._changed:
@@ -222,6 +228,7 @@ class WorkerActor:
         self._spec = spec = replace(self.prepare(loads(packed)), credit=self._credit.port(0))
         if self._spec.task_queue is not None:
             self._spec.task_queue.replies = spec.port
+        # When all of `_spec` is there: the calls on other threads use it from here on.
         self._ready.set()
         if self._is_stopped:  # either this is seen here, or `stop` sees that it is ready
             return
@@ -241,6 +248,7 @@ class WorkerActor:
             word = self._credit.item_of(0)
             if watch.overdue([word], time.monotonic()):
                 _, reason = self._credit.late_after(timeout)
+                # Before the second look: if that finds the same datapoint, the stacks are of it.
                 body = position_in(word), reason, _stacks(worker_thread)
                 if self._credit.item_of(0) == word:  # otherwise it has just made it
                     spec.port.send(Message(Kind.LATE, spec.worker, body=body, task=spec.task_queue.taken))
@@ -259,6 +267,7 @@ class WorkerActor:
         port = self._spec.port
         messages: list[Message] = port.receive(max_wait(self._spec.item_timeout))
         for message in messages:
+            # As a reply leaves, and not as it is consumed: the replies that are requested bound what lies between.
             if message.kind in DATA_KINDS:
                 self._credit.grant(0, message.count, message.nbytes, message.queued)
                 self._credit.done(0, message.count)

@@ -76,6 +76,7 @@ def connect(address: str | None = None) -> Any:
         ray = ray_package()
         ray.init(address=address)
         return ray
+    # The import, too: Ray reads some of them as it is imported.
     with _environment(_LOCAL):
         ray = ray_package()
         ray.init(address="local", include_dashboard=False)
@@ -90,6 +91,7 @@ class RayCluster:
 
     def __init__(self, address: str | None) -> None:
         self._ray = connect(address)
+        # Tells this cluster from one that is started after a `ray.shutdown()`.
         self._node = self._ray.get_runtime_context().get_node_id()
         groups = dict.fromkeys(_GROUPS.values(), 1)
         self._actor_class = self._ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups=groups)(WorkerActor)
@@ -130,7 +132,7 @@ class RayCluster:
         self._check()
         try:
             return self._ray.get(reference, timeout=_FETCH_SECONDS)
-        except self._ray.exceptions.RayError as error:
+        except self._ray.exceptions.RayError as error:  # GetTimeoutError is one, too
             raise LostWorker(str(error).strip(), has_died=_PROCESS_DIED in str(error)) from error
 
     def kill(self, actor: Any) -> None:
@@ -297,11 +299,13 @@ class ActorWorker(Worker):
 
     def begin_kill(self) -> None:
         """Kill it, which does not wait: from now on it is lost."""
+        # In this order: one that is lost counts as started, and would be killed also while it starts.
         self.kill()
         self.mark_lost(LostWorker("it was killed"))
 
     def release(self) -> None:
         """End the idle process, and drop the handle of the actor."""
+        # In this order, as in `begin_kill`.
         self.kill()
         self.mark_lost(LostWorker("it was released"))
         self._actor = self._work = None

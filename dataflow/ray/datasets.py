@@ -394,6 +394,7 @@ class _Readings:
 
     def close(self) -> None:
         """Close all. Idempotent."""
+        # A copy, made in one step under the interpreter's lock: the threads that iterate add and discard readings.
         for reading in list(self._open):
             reading.close()
 

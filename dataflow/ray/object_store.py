@@ -125,7 +125,7 @@ class PlasmaGetData(_StoreData[T_co]):
 
     def _waiting(self, ids: Iterator[Any]) -> Iterator[Any]:
         for found in resumed(ids, True):
-            dp = found
+            dp = found  # stands for: nothing has come so far
             while dp is found and type(found) is not Pause:
                 try:
                     dp = self._get(found)

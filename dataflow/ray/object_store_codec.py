@@ -154,7 +154,7 @@ class ObjectStoreDecoder(ArrayDecoder):
         try:
             return super().decode(worker, body[:_NUM_FRAMES])
         finally:
-            self._reader.by_number = {}
+            self._reader.by_number = {}  # or the buffers would stay in the store until the next message
 
     def decode_failure(self, body: Sequence[Any]) -> BaseException:
         """Decode a failure; an error that the consumer itself has made is passed on as it is."""

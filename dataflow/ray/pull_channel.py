@@ -158,6 +158,7 @@ class PullChannel(Channel, Receiver):
                 actor.mark_lost(error)
         for number, actor in self.actors.items():
             self._check_started(number, actor)
+            # Only from the front: one that comes before those requested earlier waits for them.
             while actor.replies and actor.replies[0] in ready and actor.lost is None and not actor.is_over:
                 try:
                     reply: Reply = self._cluster.get(actor.replies.popleft())
@@ -183,6 +184,7 @@ class PullChannel(Channel, Receiver):
         actor.is_over = any(message.kind in _FINAL_KINDS for message in messages)
         num_counted = sum(message.kind in _COUNTED for message in messages)
         if num_counted:
+            # `consumed` requests another when the last of these was read; of a reply with none, nobody would.
             actor.unread.append(num_counted)
         elif not messages and (reason := actor.ended_silently()):
             actor.mark_lost(reason)  # otherwise it would give empty replies without end
@@ -194,7 +196,7 @@ class PullChannel(Channel, Receiver):
         actor.is_over = True
         actor.replies.clear()
         actor.kill()
-        self._messages.append(Message(Kind.LEFT, number, body=[actor.lost]))
+        self._messages.append(Message(Kind.LEFT, number, body=[actor.lost]))  # behind all that has come from it
 
     def _check_started(self, number: int, actor: ActorWorker) -> None:
         if not actor.has_started() and time.monotonic() - actor.started_at > self._start_timeout:

@@ -87,12 +87,14 @@ class PushedTaskQueue(TaskQueue):
     def pump(self) -> None:
         while self._waiting:
             task = self._waiting[0]
-            if task.body is not None:
+            if task.body is not None:  # a discarded one stays in the heap until it is the first
                 ready = [k for k, actor in self._actors.items() if actor.takes_tasks]
                 free = [k for k in ready if not any(pushed.is_part for pushed in self.tasks_of(k))]
                 worker = min(free, key=lambda k: len(self.tasks_of(k)), default=None)
                 if worker is None or len(self.tasks_of(worker)) >= (1 if task.is_part else self._ahead):
                     return
+                # Before the call, which may find the actor lost: the task counts as its own, and is put back with the
+                # others.
                 self.tasks_of(worker).append(task)
                 task.worker = worker
                 self._actors[worker].call("add_task", task.number, task.first, task.body, task.start, task.stop)
