@@ -169,6 +169,7 @@ class BackgroundProc(SharedMem):
         limit = time_limit(self.owner, timeout)
         if self.n_proc == 0 and not self._is_shut_down:
             return self._in_place()
+        # Read once: another thread may shut down meanwhile.
         result_slots = self._result_slots
         if result_slots is None:
             raise self._new_session().was_closed()
@@ -355,6 +356,7 @@ class _ResultSlots:
             self._slots = [skill.slots() for skill in skills]
             self._pool = CommandPool(profile.owner, context, skills, words, reseed=reseed)
             try:
+                # Only now: the workers have inherited or received them. The memory stays mapped here.
                 for file in files:
                     file.close()
                 for worker in range(num_workers):
@@ -378,6 +380,7 @@ class _ResultSlots:
             with self._lock:
                 self.session.check()
                 try:
+                    # Whoever asks for the next result gives the views of the last one back.
                     if self._viewed is not None:
                         viewed, self._viewed = self._viewed, None
                         self._fill(*viewed)
@@ -397,6 +400,8 @@ class _ResultSlots:
     def close(self) -> None:
         """Stop the workers. Idempotent; no-op in a forked child."""
         if self.session.is_own:
+            # Before the lock, which a thread that waits for a result holds for up to a tenth of a second: it gives way
+            # next.
             self.session.closed = True
             with signals_deferred(), self._lock:
                 self._pool.close()

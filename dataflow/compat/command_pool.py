@@ -112,7 +112,7 @@ class CommandPool:
             try:
                 close_at_exit(self)
             except BaseException:
-                self._supervisor.stop(0)
+                self._supervisor.stop(0)  # the program is ending, and nothing else would stop them
                 raise
 
     def send(self, worker: int, data: bytes, memory: Descriptor | None = None) -> None:
@@ -176,6 +176,7 @@ class _CommandSocket:
         assert self._ours is not None and len(data) <= MAX_COMMAND_BYTES, "a command is short, and from the consumer"
         message = _PREFIX.pack(len(data)) + data
         with socket.socket(fileno=os.dup(self._ours.fd)) as end, suppress(BrokenPipeError, ConnectionResetError):
+            # The descriptor goes with the first byte; what did not fit, if anything, follows without.
             sent = socket.send_fds(end, [message], [] if memory is None else [memory.fd])
             end.sendall(message[sent:])
 
@@ -189,6 +190,8 @@ class _CommandSocket:
         """Wait, in the worker, for the next command; None when the consumer has closed its end."""
         # Duplicate the descriptor for each wait: the socket object must not close the original.
         with socket.socket(fileno=os.dup(self.theirs.fd)) as end, suppress(ConnectionResetError):
+            # No more than the prefix: the next command may have come as well, and its descriptor belongs to its first
+            # byte.
             data, fds, _, _ = socket.recv_fds(end, _PREFIX.size, 1)
             memory = Descriptor(fds[0]) if fds else None
             prefix = _rest(end, data, _PREFIX.size)
@@ -240,7 +243,7 @@ class _CommandLoop:
         """Called once the worker was started, or could not be: close what only the worker may hold."""
         self.skill.payload.close_in_parent()
         self.port.close_in_parent()
-        self.commands.theirs.close()
+        self.commands.theirs.close()  # otherwise sending to a worker that has died would succeed
 
     def __call__(self) -> None:
         sender = self.port.open()

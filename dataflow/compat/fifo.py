@@ -349,6 +349,7 @@ class _JobScheduler:
             try:
                 memory = shared_mapping(file, task.layout.nbytes)
                 arrays = task.layout.views(memory)
+                # The last to become idle: those that were idle for longest are the ones to be ended.
                 sent = self._idle[-1].dumps(task) if self._idle and self._reuse else None
                 if sent is not None:
                     worker = self._idle.pop()
@@ -399,6 +400,7 @@ class _JobScheduler:
         """Stop all workers and drop all jobs. Idempotent; no-op in a forked child."""
         if not self._session.is_own:
             return
+        # Before the lock, as in `BackgroundProc`: a thread that waits in `receive` gives way.
         self._session.closed = True
         with signals_deferred(), self._lock:
             workers = [*self._idle, *(job.worker for job in self._jobs if not job.is_over)]
@@ -437,6 +439,7 @@ class _JobScheduler:
                 job.error = DataFlowTerminated("the wait for this job was interrupted, and its result is lost")
                 pool.close()
             raise
+        # Before the failures: the job of a worker that has died after its acknowledgement is done.
         if pool.acknowledged[0]:
             with signals_deferred():
                 job.made = pool.acknowledged[0].popleft()

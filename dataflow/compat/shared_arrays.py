@@ -61,6 +61,7 @@ class Handle:
     def view(self) -> NDArray[Any]:
         """Return the memory as a flat array."""
         if self._memory is None:
+            # Two threads that meet here map it twice, and both see the same memory.
             self._memory = mmap.mmap(self._fd, max(1, self._start + self.size * self.dtype.itemsize))
         return np.ndarray((self.size,), self.dtype, self._memory, self._start)
 
@@ -178,6 +179,7 @@ _LONGEST_PAUSE: Final = 0.05
 
 def _own_descriptor(owner: Any, fd: int) -> int:
     """Return `fd`, which is closed when `owner` is collected."""
+    # At exit the system closes it, when nothing uses the memory any more.
     weakref.finalize(owner, os.close, fd).atexit = False
     return fd
 
@@ -217,6 +219,7 @@ class SharedLock:
         """Acquire the lock; return whether that succeeded, within `timeout` seconds if given."""
         holder = self._holder()
         deadline = None if timeout is None else time.monotonic() + max(0.0, timeout)
+        # Threads first: a record lock belongs to the process, and does not exclude another thread of it.
         if not holder.threads.acquire(block, -1 if timeout is None or not block else max(0.0, timeout)):
             return False
         try:
@@ -236,6 +239,7 @@ class SharedLock:
         if holder.depth == 1:
             import fcntl
 
+            # Before the lock of the threads: otherwise this would unlock the file of the thread that acquires it next.
             fcntl.lockf(self._fd, fcntl.LOCK_UN)
         holder.depth -= 1
         holder.threads.release()
@@ -246,12 +250,13 @@ class SharedLock:
         if block and deadline is None:
             fcntl.lockf(self._fd, fcntl.LOCK_EX)  # released if the holder dies
             return True
+        # The kernel's wait for a record lock has no time limit, so it is tried again and again.
         pause = _FIRST_PAUSE
         while True:
             try:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return True
-            except OSError:
+            except OSError:  # another process holds it
                 if not block or deadline is None or time.monotonic() >= deadline:
                     return False
             time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
