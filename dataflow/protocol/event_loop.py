@@ -64,6 +64,7 @@ class _LoopThread:
         self.loop: asyncio.AbstractEventLoop = _Loop()
         self._is_ending = False
         self.thread = threading.Thread(target=self._run, name="dataflow-event-loop", daemon=True)
+        # Before the thread runs: a child that is forked from here on has to close its copies.
         _begun.add(self)
         try:
             self.thread.start()
@@ -91,10 +92,10 @@ class _LoopThread:
 
     def end(self) -> None:
         """End the loop, and wait for the thread."""
-        self._is_ending = True
+        self._is_ending = True  # before the loop is stopped: `_run` would start it again
         with suppress(RuntimeError):  # closed
             self.loop.call_soon_threadsafe(self.loop.stop)
-        if self.thread is threading.current_thread():
+        if self.thread is threading.current_thread():  # a finaliser that runs on the loop cannot wait for it
             return
         self.thread.join(2 * _GRACE)
         if self.thread.is_alive():
@@ -106,6 +107,7 @@ class _LoopThread:
 
     def close_inherited(self) -> None:
         """In a forked child: close the child's copies of the loop's descriptors."""
+        # Not `loop.close()`: that would take the parent's pipe off the epoll instance, which both processes share.
         for part in list(getattr(self.loop, "__dict__", {}).values()):
             if isinstance(part, socket.socket | selectors.BaseSelector):
                 part.close()
@@ -121,7 +123,7 @@ class _OfThisProcess:
 
     def acquire(self) -> _LoopThread:
         with self.lock:
-            self.running = self.running or _LoopThread()
+            self.running = self.running or _LoopThread()  # counted only then: it may fail for want of a descriptor
             self.num_users += 1
             return self.running
 
@@ -131,6 +133,7 @@ class _OfThisProcess:
             if self.num_users or self.running is None:
                 return
             ended, self.running = self.running, None
+        # Outside of the lock: it may take seconds, and whoever needs a loop meanwhile gets a new one.
         ended.end()
 
 
@@ -216,7 +219,7 @@ class LoopUser:
         self.session = Session(owner, fork_cure=cure)
         self.arguments: Future[tuple[Any, ...]] = Future()
         self._stoppable: WeakSet[Stoppable] = WeakSet()
-        self._leave = asyncio.Event()
+        self._leave = asyncio.Event()  # made in another thread: it belongs to a loop only once something waits for it
         self._holding: LoopTask | None = None
         self._of_process = _here[0]
         running = self._of_process.acquire()
@@ -269,7 +272,7 @@ class LoopUser:
         """Cancel what runs, leave the context manager, and release the loop. Idempotent; no-op in a forked child."""
         if self.session.closed or not self.session.is_own:
             return
-        self.session.closed = True
+        self.session.closed = True  # first: those that wait for an element or a call give way, within half a second
         try:
             for part in list(self._stoppable):
                 part.stop()

@@ -287,12 +287,15 @@ class Tolerance:
             self.num_failures += 1
             self._records.append(failure)
             num = self.num_failures
+        # Outside of the lock: `send` may wait, and `failures` may be read meanwhile.
         if self.parent is not None:
             self.parent.record_seen(self, self.seen)
             self.parent.report_skipped(failure, error, judged=judged or self._limit is not None)
-        elif num <= _NUM_LOGGED or num & (num - 1) == 0:
+        elif num <= _NUM_LOGGED or num & (num - 1) == 0:  # a power of two
             _log(failure, num)
         if judged or self._limit is None:
+            # One that was raised in this process has a traceback, whose frames hold datapoints; a worker's comes
+            # without.
             self._last = error if error.__traceback__ is None else None
         elif not isinstance(self._limit, int):
             if failure.path:
@@ -311,7 +314,7 @@ class Tolerance:
             return True
         self._known[key] = None
         if len(self._known) > _MAX_RECORDS:
-            del self._known[next(iter(self._known))]
+            del self._known[next(iter(self._known))]  # the oldest: dicts keep the order of insertion
         return False
 
     def report_seen(self) -> None:

@@ -105,6 +105,7 @@ class CheckedCalls:
 
     def __call__(self, *args: Any) -> Any:
         calls = self._calls
+        # Before the call, without a lock: threads that meet here may check a call more, which does no harm.
         calls.num_left -= 1
         if calls.promise is None:
             out = self._check_returned(self._func(*args))
@@ -157,6 +158,8 @@ class CheckedCalls:
             after = held_numbers(self._given, in_libraries=self._kind.is_map)
             self._look_for_counters(calls, promise, numbers, after)
         if held:
+            # A generator that the function draws from changes in every call; one from which something else has drawn
+            # does not.
             calls.suspects = {*held_names} if calls.suspects is None else calls.suspects & {*held_names}
             held_names = [name for name in held_names if name in calls.suspects]
             if held_names and (calls.num_left <= 0 or not may_seed(self._given)):

@@ -72,7 +72,7 @@ class WatchedSteps:
     def steps(self, iterator: Iterator[Any]) -> Generator[Any, None, bool]:
         """Yield the first of `iterator`; return whether it has ended."""
         while self._calls.num_steps_left > 0:
-            self._calls.num_steps_left -= 1
+            self._calls.num_steps_left -= 1  # before the step, which may be left for good
             try:
                 yield self.call(iterator.__next__)  # no variable: it would keep the datapoint until the next step
             except StopIteration:

@@ -130,6 +130,8 @@ class RunningCode:
     def next_of(self, df: Any) -> _NextPass:
         """The pass that the next iteration of `df` in this code gets, and the stream by which it is indexed."""
         state = state_of(df)
+        # `_others` holds them weakly: what the code has made and dropped is forgotten, and its place is not given
+        # again.
         found = self.inputs.get(state) or self._others.get(state)
         if found is None:
             self._num_begun += 1
@@ -312,6 +314,7 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
         require_waiting(error, df._df_waits, code_of(df))
         raise
     finally:
+        # First: what follows may raise, and another frame may get this id.
         del running_passes[frame]
         if may_keep:
             end_pass(df)
@@ -341,6 +344,7 @@ def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -
     """Pass `p` of a user-written node, begun by the user; after `df` is closed, the next step raises."""
     frame = id(sys._getframe())
     running_passes[frame] = RunningPass(df, p, stream)
+    # A tuple of its own: `is`, below, tells whether a later iteration has replaced it.
     session.iterating = here = (threading.get_ident(),)
     try:
         iterator = _user_iterator(df)
@@ -461,6 +465,7 @@ def _code_of_thread(state: FlowState) -> RunningPass | None:
         NotReproducible: The node has several passes under way that may be meant.
     """
     here = threading.get_ident()
+    # A tuple of them is made in one step under the interpreter's lock: other threads begin and end passes.
     passes = [running for running in tuple(running_passes.values()) if state in running.inputs]
     found: list[RunningPass] = []
     frame: FrameType | None = sys._getframe(2) if passes else None

@@ -163,7 +163,7 @@ class FlowState:
         """Close the resource owned before, and own `resource`: it is closed at the latest when `df` is collected."""
         with signals_deferred(), self.lock:
             if self.resource is not None:
-                self.resource.close()
+                self.resource.close()  # if it raises, it stays, and the next call closes it
             if self._finaliser is not None:
                 self._finaliser.detach()
             self.resource = resource
@@ -357,11 +357,11 @@ class Continued:
                         dp = next(iterator)
                 except TimeoutError as error:
                     dp = paused(error, waits)
-                yield dp
-        except GeneratorExit:
+                yield dp  # outside of the lock: another taker need not wait until this one is stepped again
+        except GeneratorExit:  # dropped at the yield: the iterator stays, for the next taker
             raise
         except BaseException as error:
-            if self._held.get(stream) is held:
+            if self._held.get(stream) is held:  # otherwise another one was begun meanwhile
                 del self._held[stream]
             if isinstance(error, StopIteration):
                 return
@@ -378,6 +378,7 @@ class Continued:
         self.begin_again()
         dropped = self._held
         self.forget()
+        # A copy, made in one step under the interpreter's lock, as above: another thread may be about to add one.
         for held in list(dropped.values()):
             held.generation = terminated
 

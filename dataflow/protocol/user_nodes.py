@@ -91,6 +91,7 @@ def found_inputs(df: Any) -> tuple[Any, ...]:
     """
     found: dict[int, Any] = {}
     made = vars(df).get(_MADE_BY_CODE, ())
+    # A copy, made in one step under the interpreter's lock: the code of the node may assign in another thread.
     for name, value in vars(df).copy().items():
         if type(value) in _NO_FLOWS or not (flows := flows_in(value)):
             continue
