@@ -383,6 +383,7 @@ class _Calls:
             return
         self._waiting.append(call)
         if not self._is_waking and len(self._running) < self._num_concurrent:
+            # Before the call: the loop may run it at once, and clears this.
             self._is_waking = True
             assert self.user is not None, "begin() was called"
             self.user.loop.call_soon_threadsafe(self._begin_waiting)
@@ -392,7 +393,7 @@ class _Calls:
         if self.are_ready:
             return
         with self._changed:
-            self._awaited = next(iter(self._outstanding))
+            self._awaited = next(iter(self._outstanding))  # before it looks: see the docstring of the class
             if not (self.are_ready or self.is_stopped):
                 self._changed.wait(seconds)
             self._awaited = None
@@ -407,7 +408,7 @@ class _Calls:
         return made
 
     def late_text(self, timeout: float) -> str:
-        running = tuple(self._running)
+        running = tuple(self._running)  # in one step under the interpreter's lock: the loop changes it
         text = f"{self.owner} received no datapoint for {timeout:g} seconds: "
         if self.user is None:
             return f"{text}its setup has not returned. Look for what it waits for, or raise timeout"
@@ -435,6 +436,7 @@ class _Calls:
     # -- the event loop ------------------------------------------------------------------------------------------------
 
     def _begin_waiting(self) -> None:
+        # Before it looks: what the consumer appends from here on wakes the loop again.
         self._is_waking = False
         while self._waiting and len(self._running) < self._num_concurrent and not self.is_stopped:
             call = self._waiting.popleft()
@@ -444,6 +446,7 @@ class _Calls:
     def ended(self, call: _Call) -> None:
         if call.is_done:
             return  # it was given up before
+        # Counted before `_begin_waiting` looks: see the docstring of the class.
         del self._running[call]
         call.is_done = True
         if not self._is_ordered:

@@ -222,6 +222,7 @@ class _Slots(_Kept):
         """Keep the datapoint at `position`."""
         with self._lock:
             is_unread = self.datapoints[position] is _UNREAD
+            # In this order: whoever finds `num_unread` at 0 takes the slots without the lock.
             self.datapoints[position] = self.freeze(dp)
             self.num_unread -= is_unread
 
@@ -242,6 +243,8 @@ class _Recording(_Kept):
 
     def read(self, k: int, waits: bool) -> None:
         """Read up to datapoint `k`, or to the end of the pass; with `waits`, a timeout leaves it as it is."""
+        # Without the lock, as the list only grows. Two threads that wait for one datapoint read one more than they
+        # need, which is kept.
         while len(self.datapoints) <= k:
             with self._lock:
                 if self._rest is None:

@@ -91,6 +91,7 @@ def _take_in_turn(numbers: Iterator[int], sources: Iterable[Iterator[Any]], wait
             left = numbers
             continue
         except TimeoutError as error:
+            # The number whose source was late is taken again first.
             left, pause = chain([j], numbers), paused(error, waits)
         yield pause
 
