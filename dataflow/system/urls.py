@@ -274,7 +274,7 @@ def retry_after(error: BaseException) -> float:
 
 def causes_of(error: BaseException | None) -> Iterator[BaseException]:
     """An exception, and those that it was raised from."""
-    for _ in range(8):
+    for _ in range(8):  # a bound: exceptions may be the causes of each other
         if error is None:
             return
         yield error

@@ -587,6 +587,7 @@ def _stat_fields(pid: Any) -> list[str]:
     """What the kernel says of a process, from its state on; empty if it is gone, and on systems other than Linux."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
+            # The last bracket: the name of the program, before it, may hold brackets and spaces.
             return stat.read().rpartition(")")[2].split()
     except OSError:
         return []
