@@ -269,7 +269,7 @@ class DiskCacheData(ProxyDataFlow[T_co]):
         encoder = RecordEncoder(pickled=self.pickle)
         head = {"version": _VERSION, "fingerprint": self.fingerprint, "description": self._description}
         self._rewind_input()
-        self._broke_off = True
+        self._broke_off = True  # until the file is complete: whatever interrupts it in between
         if open_flow(self.ds, stream):
             fill_files(self.ds, stream)
         known = {id(failure): failure for failure in _failures(self.ds)}

@@ -306,7 +306,7 @@ class _Client:
             try:
                 self._cache = await self._threads.run(self._open_cache, self._settings.cache)
             except BaseException:
-                await self._threads.close()
+                await self._threads.close()  # `__aexit__` is not called after an error here
                 raise
         return self
 
@@ -495,7 +495,7 @@ class _Threads:
             raised = None  # whose traceback holds this frame
 
     def _returned(self, future: asyncio.Future[Any], result: Any, raised: BaseException | None) -> None:
-        self._num_calls -= 1
+        self._num_calls -= 1  # also if it was cancelled: the thread was busy until now
         if future.done():  # cancelled
             return
         if raised is None:

@@ -81,11 +81,13 @@ class FileCache:
         """The file `name`, 64 hexadecimal digits; None if it is not there, or cannot be read, which is logged once."""
         try:
             with open(self._path(name), "rb") as file:
-                content = file.read()
+                content = file.read()  # whole, also if another process removes or replaces the file meanwhile
                 found = _decode(content)
                 if found is not None:
                     now = time.time_ns()
                     with suppress(OSError):  # of another user, or on a disk that can only be read
+                        # The time of change serves as the time of the last use: many disks do not record when a file
+                        # was read.
                         os.utime(file.fileno(), ns=(now, now))
                 return found
         except FileNotFoundError:
@@ -117,6 +119,7 @@ class FileCache:
 
     def _store(self, path: str, content: bytes) -> None:
         total = self._make_room(len(content))
+        # Before the file appears: a death in between leaves a total that is too high.
         self._set_total(total + len(content))
         try:
             with open(self._incoming, "wb") as file:
@@ -163,7 +166,7 @@ class FileCache:
                             yield status.st_mtime_ns, status.st_size, entry.path
 
     def _total(self) -> int | None:
-        content = Path(self._lock_path).read_bytes()
+        content = Path(self._lock_path).read_bytes()  # empty if the lock has just made it
         return int(_TOTAL.unpack(content)[0]) if len(content) == _TOTAL.size else None
 
     def _set_total(self, total: int) -> None:

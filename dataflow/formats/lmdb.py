@@ -298,6 +298,8 @@ class _LMDBFile:
         while True:
             self._key = self._identity()
             shared = self._open_once()
+            # The path is looked up twice, here and by LMDB: the same file before and after is the one that it has
+            # opened.
             if self._identity() == self._key:
                 return shared
             shared.close()
@@ -578,6 +580,7 @@ class _LMDBReader(_LMDBKeyReader):
 @contextmanager
 def _writing(lmdb: Any, path: str, frequency: int) -> Iterator[_LMDBWriter]:
     """Context manager: return what writes numbered values. The file, which is new, is complete after a normal exit."""
+    # Synced once, by `finish`: until it is complete, the file has another name.
     with lmdb.open(
         path, subdir=False, lock=False, map_size=_FIRST_MAP, sync=False, meminit=False, max_readers=1
     ) as environment:
@@ -612,7 +615,7 @@ class _LMDBWriter:
     def finish(self) -> None:
         """Complete the file."""
         self.commit()
-        self._mark(self._num)
+        self._mark(self._num)  # after all values are committed
         self.commit()
         self._tried(lambda: self._environment.sync(True))
 
@@ -625,6 +628,7 @@ class _LMDBWriter:
 
     def commit(self) -> None:
         """Commit the pending values; the map grows until it has room."""
+        # Ends: the map doubles each time, until it has room, or the system refuses.
         while True:
             try:
                 self._tried(self._commit)
@@ -649,6 +653,7 @@ class _LMDBWriter:
         self._put(_MARK, msgpack.packb(said), append=False)
 
     def _put(self, key: bytes, value: bytes, *, append: bool) -> None:
+        # First: if the map is full, `commit` puts it with the others.
         self._pending.append((key, value, append))
         self._num_bytes += len(value)
         try:

@@ -99,12 +99,14 @@ def replacing(path: PathLike, *, overwrite: bool) -> Iterator[str]:
     with _locked(part):
         try:
             yield part
+            # Before it gets its name: after a crash of the machine, the name could otherwise stand for a file without
+            # content.
             _flush(part)
             _publish(part, target, overwrite)
         except BaseException:
             Path(part).unlink(missing_ok=True)
             raise
-    _flush(folder)
+    _flush(folder)  # the name itself is on the disk only now
 
 
 def _exists(target: str) -> FileExistsError:
@@ -147,6 +149,7 @@ def alone(path: str, waiting: str) -> Iterator[None]:
     try:
         yield
     finally:
+        # Before the lock is released: afterwards it might be the file that another process has locked by now.
         Path(path + ".lock").unlink(missing_ok=True)
         lock.close()
 
@@ -207,7 +210,7 @@ def _publish(part: str, target: str, overwrite: bool) -> None:
     except OSError:  # a file system without links
         os.replace(part, target)
     else:
-        os.unlink(part)
+        os.unlink(part)  # a death before this leaves a second name, which the next save removes
 
 
 def _flush(path: str) -> None:

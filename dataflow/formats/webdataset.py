@@ -366,7 +366,7 @@ class _ShardsReader:
                 return _Shard(begins_kept, ends_kept, sums_kept, None)
             _scan(file, begins, ends, sums)
         except (OSError, FileDamaged) as found:
-            error = found.with_traceback(None)
+            error = found.with_traceback(None)  # it is kept as long as the flow, and its frames would be, too
         shard = _Shard(np.array(begins, np.uint64), np.array(ends, np.uint64), None, error)
         if sums is not None and error is None and not isinstance(file, UrlFile):
             write_index(file, _KIND, np.concatenate([shard.begins, shard.ends, np.array(sums, np.uint64)]))
