@@ -211,7 +211,7 @@ class DiskCacheData(ProxyDataFlow[T_co]):
         if self._reader() is None:
             with alone(self.path, f"{type(self).__name__} waits for another process or thread to fill {self.path}"):
                 if self._reader(explain=True) is None:  # not filled meanwhile, by another thread or process
-                    yield from self._fill(stream)
+                    yield from self._fill(stream)  # a pause in it keeps the lock: the next step goes on with the file
             if counted is not None and counted != (n := len(self)):
                 raise LengthUnknown(
                     f"{self.path} has been filled now, with {n} datapoints, but before, {counted} were expected, and "

@@ -511,6 +511,7 @@ class DataFlow(GenericIn[T_co]):
             fill_files(self, stream)
         if isinstance(index, slice):
             indexes = _indexes(index)
+            # Made to the end inside of `pick`: a generator would run after it.
             return pick(lambda: list(present(self._df_at([indexes], stream))))
         index = operator.index(index)
         if index < 0:
@@ -774,6 +775,7 @@ def _calling_map() -> Any:
         module = frame.f_globals.get("__name__", "")
         if module == "dataflow.protocol.user_nodes" and frame.f_code.co_name == "_reset":
             return None
+        # Found by module and method: its class is defined above this module.
         if module.startswith("dataflow.transforms.") and hasattr(found := frame.f_locals.get("self"), "rng_of"):
             return found
         frame = frame.f_back

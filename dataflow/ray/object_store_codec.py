@@ -87,6 +87,8 @@ class _BufferWriter(BlockWriter):
         return words("Q", numbers).tobytes(), buffers
 
     def _add(self, buffer: NDArray[np.uint8]) -> Block:
+        # No other thread comes between reading and writing: CPython changes threads at calls and at the ends of loops
+        # only.
         number, self._next = self._next, self._next + 1
         self._buffers[number] = buffer
         return Block(_BUFFER, number, len(buffer))

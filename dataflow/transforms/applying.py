@@ -178,6 +178,7 @@ class Applied:
         """The result of `func` for each of `datapoints`, or `HOLE`. Call it once."""
         if self._indexes is not None:
             datapoints = map(self._at_index, datapoints, self._indexes)
+        # In this order: `map` takes from `_left`, which counts, only when a datapoint has come.
         return map(self.chosen_step, datapoints, self._left)
 
     @property

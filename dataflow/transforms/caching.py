@@ -294,7 +294,7 @@ def _frozen(value: Any, may_change: bool) -> Any:
         return value
     if isinstance(value, np.ndarray) and not value.dtype.hasobject and not isinstance(value, np.ma.MaskedArray):
         kept_array = value.copy("K") if may_change and not _is_mapped_for_reading(value) else value.view()
-        kept_array.flags.writeable = False
+        kept_array.flags.writeable = False  # all passes share its memory
         return kept_array
     if kind is list:
         return [_frozen(item, may_change) for item in value]

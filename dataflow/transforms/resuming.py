@@ -405,6 +405,7 @@ class ResumableData(ProxyDataFlow[T_co]):
             begin = mark.offset
             blocks = onwards(begin) if n is None else consecutive(mark.p * n + begin, (mark.p + 1) * n)
             yield present(map(mark.advance, self.ds._df_at(blocks, stream)))
+            # What is skipped from here on is left out of the next pass.
             if not mark.num_skipped or mark.offset == n:
                 yield mark.end_pass()
                 return
