@@ -27,7 +27,6 @@ __all__ = [
     "Moved",
     "MovedModule",
     "Target",
-    "exists_here",
     "is_ours",
     "star_names",
     "target_of",
@@ -41,13 +40,11 @@ class Moved:
     Attributes:
         module: The module to import it from.
         name: Its name there.
-        keeps_local: Whether the importing program should go on calling it by its old name.
         length: Number of parts of the dotted name that it replaces.
     """
 
     module: str
     name: str
-    keeps_local: bool
     length: int
 
 
@@ -108,12 +105,18 @@ _SAME: Final = (
     "MultiProcessRunner",
     "MultiProcessRunnerZMQ",
     "MultiThreadRunner",
+    "PrefetchData",
+    "MultiProcessPrefetchData",
+    "PrefetchDataZMQ",
+    "MultiThreadPrefetchData",
     "PlasmaPutData",
     "PlasmaGetData",
     # parallel_map
     "MultiThreadMapData",
     "MultiProcessMapData",
+    "MultiProcessMapDataZMQ",
     "MultiProcessMapAndBatchData",
+    "MultiProcessMapAndBatchDataZMQ",
     "MultiProcessMapDataComponentSharedArray",
     # format, serialize
     "HDF5Data",
@@ -128,16 +131,7 @@ _SAME: Final = (
     "send_dataflow_zmq",
     "RemoteDataZMQ",
 )
-_RENAMED: Final = {
-    "PrefetchData": "MultiProcessRunner",
-    "MultiProcessPrefetchData": "MultiProcessRunner",
-    "PrefetchDataZMQ": "MultiProcessRunnerZMQ",
-    "MultiThreadPrefetchData": "MultiThreadRunner",
-    "MultiProcessMapDataZMQ": "MultiProcessMapData",
-    "MultiProcessMapAndBatchDataZMQ": "MultiProcessMapAndBatchData",
-    "ThreadedMapData": "MultiThreadMapData",
-}
-_PRESENT: Final = {**{name: name for name in _SAME}, **_RENAMED}
+_PRESENT: Final = {**{name: name for name in _SAME}, "ThreadedMapData": "MultiThreadMapData"}
 
 _IMAGES: Final = "its image nodes are left out: call any image library in the function of MapData or MapDataComponent"
 _AUGMENT: Final = (
@@ -197,23 +191,33 @@ _ELEKTRONN_MISSING: Final = {"Proc": "it is the process inside of BackgroundProc
 REPLACED_PACKAGES: Final = frozenset({"dataflow", "elektronn", "elektronn2", "tensorpack"})
 """Top-level packages whose imports may have to change."""
 
+_OF_PROCESSES: Final = {"nr_prefetch": "num_prefetch", "nr_proc": "num_proc"}
+_OF_THREADS: Final = {"nr_prefetch": "num_prefetch", "nr_thread": "num_thread"}
+_NUM_PROC: Final = {"nr_proc": "num_proc"}
 KEYWORDS: Final[Mapping[str, Mapping[str, str]]] = {
-    "MultiProcessRunner": {"nr_prefetch": "num_prefetch", "nr_proc": "num_proc"},
-    "MultiProcessRunnerZMQ": {"nr_proc": "num_proc"},
-    "MultiThreadRunner": {"nr_prefetch": "num_prefetch", "nr_thread": "num_thread"},
+    "MultiProcessRunner": _OF_PROCESSES,
+    "PrefetchData": _OF_PROCESSES,
+    "MultiProcessPrefetchData": _OF_PROCESSES,
+    "MultiProcessRunnerZMQ": _NUM_PROC,
+    "PrefetchDataZMQ": _NUM_PROC,
+    "MultiThreadRunner": _OF_THREADS,
+    "MultiThreadPrefetchData": _OF_THREADS,
     "MultiThreadMapData": {"nr_thread": "num_thread"},
-    "MultiProcessMapData": {"nr_proc": "num_proc"},
-    "MultiProcessMapAndBatchData": {"nr_proc": "num_proc"},
+    "MultiProcessMapData": _NUM_PROC,
+    "MultiProcessMapDataZMQ": _NUM_PROC,
+    "MultiProcessMapAndBatchData": _NUM_PROC,
+    "MultiProcessMapAndBatchDataZMQ": _NUM_PROC,
     "RepeatedData": {"nr": "num"},
     "RepeatedDataPoint": {"nr": "num"},
     "LocallyShuffleData": {"nr_reuse": "num_reuse"},
     "PrintData": {"label": "name"},
 }
-"""Parameters of older versions: for each present class, old names and present ones."""
+"""Parameters of older versions: for each class, old names and present ones."""
 
 KEYWORD_ONLY: Final[Mapping[str, Mapping[int, str]]] = {
     "MultiThreadMapData": {3: "buffer_size", 4: "strict"},
     "MultiProcessMapData": {3: "buffer_size", 4: "strict"},
+    "MultiProcessMapDataZMQ": {3: "buffer_size", 4: "strict"},
 }
 """Parameters that older versions took by position: for each class, positions and names."""
 
@@ -282,18 +286,18 @@ def target_of(dotted: str) -> Target | None:
         None for a name that does not belong to the predecessors' dataflows.
 
     Example:
-        >>> target_of("tensorpack.dataflow.common.PrefetchData.__init__")
-        Moved(module='dataflow', name='MultiProcessRunner', keeps_local=False, length=4)
+        >>> target_of("tensorpack.dataflow.prefetch.ThreadedMapData.__init__")
+        Moved(module='dataflow', name='MultiThreadMapData', length=4)
         >>> target_of("tensorpack.models.Conv2D") is None
         True
     """
     match dotted.split("."):
         case ["tensorpack", "utils", "fix_rng_seed", *_]:
-            return Moved(*_SEED, keeps_local=True, length=3)
+            return Moved(*_SEED, length=3)
         case ["tensorpack", "utils", "utils", "fix_rng_seed", *_]:
-            return Moved(*_SEED, keeps_local=True, length=4)
+            return Moved(*_SEED, length=4)
         case ["tensorpack", "fix_rng_seed", *_]:
-            return Moved(*_SEED, keeps_local=True, length=2)
+            return Moved(*_SEED, length=2)
         case ["tensorpack" | "dataflow", "dataflow", *rest]:
             return _in_dataflow(rest, 2) or _unknown(rest, 2)
         case ["tensorpack", name, *rest]:
@@ -327,7 +331,7 @@ def _in_dataflow(rest: list[str], before: int) -> Target | None:
 
 def _named(name: str, before: int) -> Target | None:
     if name in _PRESENT:
-        return Moved("dataflow", _PRESENT[name], keeps_local=False, length=before + 1)
+        return Moved("dataflow", _PRESENT[name], length=before + 1)
     if name in _MISSING:
         return Missing(_MISSING[name], before + 1)
     return None
@@ -342,7 +346,7 @@ def _in_utils(rest: list[str]) -> Target:
     """`rest` is what follows the `dataflow.utils` of the stand-alone package."""
     name = rest[-1] if rest else ""
     if name == "fix_rng_seed":
-        return Moved(*_SEED, keeps_local=True, length=2 + len(rest))
+        return Moved(*_SEED, length=2 + len(rest))
     return Missing(_UTILS, 2 + len(rest))
 
 
@@ -351,7 +355,7 @@ def _in_parallelisation(rest: list[str]) -> Target:
         return MovedModule("dataflow", 3)
     name = rest[0]
     if name in _SHARED:
-        return Moved("dataflow", name, keeps_local=False, length=4)
+        return Moved("dataflow", name, length=4)
     why = _ELEKTRONN_MISSING.get(name, "it is not a public name of ELEKTRONN, and nothing here replaces it")
     return Missing(why, 4)
 
@@ -361,11 +365,6 @@ def star_names(module: str) -> frozenset[str]:
     if module.partition(".")[0] in _ELEKTRONN:
         return _SHARED | _ELEKTRONN_MISSING.keys()
     return frozenset(_PRESENT) | _MISSING.keys()
-
-
-def exists_here(name: str) -> bool:
-    """Whether `name`, of tensorpack.dataflow, can be imported from `dataflow` as it is."""
-    return name in _PRESENT and name != "ThreadedMapData"
 
 
 def is_ours(name: str) -> bool:

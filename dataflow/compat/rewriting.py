@@ -1,11 +1,11 @@
-"""Source rewriter: changes the imports of a program and the names that they bring, and nothing else in it.
+"""Source rewriter: changes the imports of a program, dotted names and parameters of older versions, and nothing else.
 
 libcst parses the program and resolves its names. The changes are edits of byte ranges of the source, so that comments,
 formatting and everything that is not edited stay as they are.
 
 Guarantees:
 
-- A name is edited only if all its definitions are imports from a predecessor, with one and the same new name.
+- A name that the program imports stays: what is called otherwise in this library is imported under the old name.
 - The result is parsed again before it is returned; names that the changes leave undefined are reported.
 - Rewriting a result changes nothing.
 """
@@ -35,7 +35,6 @@ from dataflow.compat.old_names import (
     Missing,
     Moved,
     MovedModule,
-    exists_here,
     is_ours,
     star_names,
     target_of,
@@ -165,7 +164,6 @@ class _Binding:
         local: The name by which the program refers to it; dotted for ``import a.b``.
         statement: The import statement.
         alias: The part of the statement that binds it.
-        scope: Where `local` is bound.
         uses: The outermost attribute chains that begin with it, each as (node, dotted text as written).
         is_shared: Whether the program binds `local` in another way, too.
         is_other: Whether it binds it to something else than None in another way: its uses may mean that.
@@ -176,7 +174,6 @@ class _Binding:
     local: str
     statement: Any
     alias: Any
-    scope: Any
     uses: list[tuple[Any, str]] = field(default_factory=list)
     is_shared: bool = False
     is_other: bool = False
@@ -254,7 +251,7 @@ class _Rewriter:
         if name.partition(".")[0] not in self.packages:
             return
         local = alias.asname.name.value if alias.asname is not None else self._dotted(alias.name)
-        found = _Binding(name, local, statement, alias, scope)
+        found = _Binding(name, local, statement, alias)
         others = [other for other in scope[local.partition(".")[0]] if not self._is_a_predecessor(other)]
         found.is_shared = bool(others)
         found.is_other = not all(self._is_none(other) for other in others)
@@ -357,70 +354,13 @@ class _Rewriter:
             self._replace_statement(statement, texts)
 
     def _alias_text(self, alias: Any, target: Moved, binding: _Binding | None) -> str:
-        """The alias in the new import; uses of the old name are renamed if that is safe."""
-        old = str(alias.name.value)
-        if alias.asname is not None:
-            local = str(alias.asname.name.value)
-            self._name_uses(binding, local, target)
-            return target.name if local == target.name else f"{target.name} as {local}"
-        if target.name == old:
-            self._name_uses(binding, old, target)
-            return old
-        if not target.keeps_local and binding is not None and self._may_rename(binding, target):
-            self._name_uses(binding, target.name, target)
-            return target.name
-        self._name_uses(binding, old, target)
-        return old if exists_here(old) and not target.keeps_local else f"{target.name} as {old}"
-
-    def _may_rename(self, binding: _Binding, target: Moved) -> bool:
-        """Whether all uses of a local name can be renamed without meeting another meaning of the new name."""
-        if binding.is_shared or binding.in_strings or self._is_exported(binding.local):
-            return False
-        for other in self.bindings:
-            if other.local == binding.local and other.scope is binding.scope:
-                meant = target_of(other.dotted)
-                if meant is not None and not (isinstance(meant, Moved) and meant.name == target.name):
-                    return False
-        return not any(self._is_bound_otherwise(scope, target) for scope in self.scopes)
-
-    def _is_bound_otherwise(self, scope: Any, target: Moved) -> bool:
-        """Whether `scope` binds the new name to something else than this target."""
-        ours = {
-            other.alias
-            for other in self.bindings
-            if isinstance(meant := target_of(other.dotted), Moved) and meant.name == target.name
-        }
-        for assignment in scope.assignments:
-            if assignment.name != target.name or isinstance(assignment, self.metadata.BuiltinAssignment):
-                continue
-            if not isinstance(assignment, self.metadata.ImportAssignment):
-                return True
-            if self._alias_of(assignment) not in ours:
-                return True
-        return False
-
-    def _is_exported(self, name: str) -> bool:
-        """Whether `name` is in an assignment to ``__all__``."""
-        for node in self.nodes:
-            if isinstance(node, self.cst.Assign) and any(
-                isinstance(target.target, self.cst.Name) and target.target.value == "__all__" for target in node.targets
-            ):
-                return any(
-                    isinstance(part, self.cst.SimpleString) and part.evaluated_value == name
-                    for part in _walk(node.value)
-                )
-        return False
-
-    def _name_uses(self, binding: _Binding | None, local: str, target: Moved) -> None:
-        """Rename the uses of a name that is bound by a from-import, and note what they are."""
-        if binding is None:
-            return
-        for chain, text in binding.uses:
-            head = self._head(chain, 1)
-            (self.perhaps if binding.is_other else self.names)[head] = target.name
-            if head.value != local:
-                self._replace(head, local)
-            self._look_at_attribute(chain, text, target.name)
+        """The alias in the new import; also notes what the uses of its name are."""
+        local = str((alias.asname or alias).name.value)
+        if binding is not None:
+            for chain, text in binding.uses:
+                (self.perhaps if binding.is_other else self.names)[self._head(chain, 1)] = target.name
+                self._look_at_attribute(chain, text, target.name)
+        return _named_as(target.name, local)
 
     def _uses_of_module(self, binding: _Binding | None, written: str, dotted: str, local: str) -> bool:
         """Rewrite attribute chains below a module; True if none of them is left as it was.
@@ -552,11 +492,8 @@ class _Rewriter:
             name = str(node.value)
             meant = target_of(f"{module}.{name}") if name in brought or whole else None
             if isinstance(meant, Moved):
-                now = name if meant.keeps_local else meant.name
-                explicit.add(now if now == meant.name else f"{meant.name} as {now}")
+                explicit.add(_named_as(meant.name, name))
                 self.names[node] = meant.name
-                if now != name:
-                    self._replace(node, now)
                 chain = self._chain(node)
                 self._look_at_attribute(chain, self._dotted(chain), meant.name)
                 if module != _OURS:
@@ -566,19 +503,19 @@ class _Rewriter:
                 missing.add(name)
             else:
                 others = True
+        renamed = {text for text in explicit if " as " in text}  # which a star import of this library does not bring
         if whole:
             if explicit:
                 kept = [self._code(statement)] if others or missing else []
-                if self._star_follows(statement):  # which brings what has the name that it has here
-                    explicit = {text for text in explicit if " as " in text}
-                names = [f"from {_OURS} import {', '.join(sorted(explicit))}"] if explicit else []
-                self._replace_statement(statement, [*kept, *names])
+                names = renamed if self._star_follows(statement) else explicit
+                self._replace_statement(statement, [*kept, *_import_of(names)])
             return
         assert isinstance(target, MovedModule) or module == _OURS
         now = target.module if isinstance(target, MovedModule) else _OURS
-        texts = [f"from {now} import *"]
         if module != now == _OURS and self._would_be_hidden(brought):
-            texts = [f"from {now} import {', '.join(sorted(explicit))}"] if explicit else []
+            texts = _import_of(explicit)
+        else:
+            texts = [f"from {now} import *", *_import_of(renamed)]
         if missing and module != now and not module.startswith(_OURS):
             texts.append(f"from {module} import {', '.join(sorted(missing))}")
         self._replace_statement(statement, texts)
@@ -916,6 +853,15 @@ def _walk(node: Any) -> Iterator[Any]:
         node = stack.pop()
         yield node
         stack.extend(reversed(node.children))
+
+
+def _named_as(name: str, local: str) -> str:
+    """A name in an import that binds it to `local`."""
+    return name if name == local else f"{name} as {local}"
+
+
+def _import_of(names: set[str]) -> list[str]:
+    return [f"from {_OURS} import {', '.join(sorted(names))}"] if names else []
 
 
 def _repeats(aliases: list[tuple[Any, str]]) -> bool:

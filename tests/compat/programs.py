@@ -357,13 +357,13 @@ launch_train_with_config(TrainConfig(model=Model(), data=QueueInput(df)))
 """,
         """
 from tensorpack import *
-from dataflow import MultiProcessRunnerZMQ
+from dataflow import PrefetchDataZMQ
 from dataflow import BatchData
 
 class Model(ModelDesc):
     pass
 
-df = BatchData(MultiProcessRunnerZMQ(get(), 4), 32)
+df = BatchData(PrefetchDataZMQ(get(), 4), 32)
 launch_train_with_config(TrainConfig(model=Model(), data=QueueInput(df)))
 """,
         [(9, "QueueInput")],
@@ -481,9 +481,9 @@ df = FilterData(PrefetchData(FakeData([[2]]), 2, 1), imgaug)
 """,
         """
 from mine import *
-from dataflow import FakeData, MultiProcessRunner
+from dataflow import FakeData, PrefetchData
 from tensorpack.dataflow import imgaug
-df = FilterData(MultiProcessRunner(FakeData([[2]]), 2, 1), imgaug)
+df = FilterData(PrefetchData(FakeData([[2]]), 2, 1), imgaug)
 """,
         [(4, "imgaug")],
     ),
@@ -500,7 +500,7 @@ from dataflow import *
 a = DataFromGenerator(f, size=3), DataFromGenerator(f, 3), DataFromGenerator(f)
 send_dataflow_zmq(a, 'tcp://host:1', print_interval=5)
 options = {'nr_proc': 2}
-MultiProcessRunnerZMQ(a, **options)
+PrefetchDataZMQ(a, **options)
 """,
         [
             (3, "DataFromGenerator(size=…)"),
@@ -579,33 +579,6 @@ from elektronn2.training import trainer
 """,
         [(2, "Proc")],
     ),
-    "names that mean something else in the program": (
-        """
-from tensorpack.dataflow import PrefetchData, ThreadedMapData, PrefetchDataZMQ
-
-def MultiProcessRunner():
-    return PrefetchData
-
-def f(x: "ThreadedMapData"):
-    return PrefetchDataZMQ
-
-if f:
-    PrefetchDataZMQ = None
-""",
-        """
-from dataflow import PrefetchData, MultiThreadMapData as ThreadedMapData, PrefetchDataZMQ
-
-def MultiProcessRunner():
-    return PrefetchData
-
-def f(x: "ThreadedMapData"):
-    return PrefetchDataZMQ
-
-if f:
-    PrefetchDataZMQ = None
-""",
-        [],
-    ),
     "a variable called dataflow": (
         """
 import tensorpack.dataflow
@@ -626,7 +599,7 @@ D.dataset.Mnist('train')
 """,
         """
 from dataflow.utils import logger
-from dataflow import imgaug, MultiProcessRunner
+from dataflow import imgaug, PrefetchData
 import dataflow as D
 D.dataset.Mnist('train')
 """,
