@@ -16,7 +16,6 @@ __all__ = [
     "GONE_KEYWORDS",
     "KEYWORDS",
     "KEYWORD_ONLY",
-    "OTHER_RANDOM_METHODS",
     "RENAMED_METHODS",
     "REPLACED_PACKAGES",
     "TAKES_OWN_FLOWS",
@@ -232,15 +231,6 @@ GONE_KEYWORDS: Final[Mapping[str, Mapping[str, str]]] = {
 
 RENAMED_METHODS: Final = {"start_test": "start"}
 """Methods of `TestDataSpeed`."""
-
-OTHER_RANDOM_METHODS: Final = {
-    "random_integers": "numpy's Generator has no random_integers: write integers(low, high + 1)",
-    "tomaxint": "numpy's Generator has no tomaxint: write integers(2**63)",
-    "seed": "its numbers follow from dataflow.seed and the pass: call dataflow.seed(n) once instead",
-    "get_state": "its numbers follow from dataflow.seed and the pass: there is no state to keep",
-    "set_state": "its numbers follow from dataflow.seed and the pass: there is no state to set",
-}
-"""Methods of the `rng` of a `RNGDataFlow` that raise here."""
 
 WORTH_A_LOOK: Final = {
     "send_dataflow_zmq": "sends one pass and returns; for an endless one, send RepeatedData(df, -1)",

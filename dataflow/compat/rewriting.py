@@ -16,7 +16,7 @@ import ast
 import ipaddress
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Final, Literal
@@ -25,7 +25,6 @@ from dataflow.compat.old_names import (
     GONE_KEYWORDS,
     KEYWORD_ONLY,
     KEYWORDS,
-    OTHER_RANDOM_METHODS,
     RENAMED_METHODS,
     REPLACED_PACKAGES,
     TAKES_OWN_FLOWS,
@@ -47,9 +46,6 @@ _BOM: Final = b"\xef\xbb\xbf"
 _CONCERNED: Final = re.compile(r"\b(tensorpack|dataflow|parallelisation)\b")
 """What a program contains if anything in it may have to change; resolving the names of all others would take long."""
 
-_MODULE_IN_A_STRING: Final = re.compile(
-    r"^(tensorpack\.dataflow|dataflow\.dataflow|elektronn2?\.training\.parallelisation)(\.\w+)*$"
-)
 _LINE: Final = 88  # columns of an import that is laid out again, before it is split
 _OURS: Final = "dataflow"
 _OURS_IF_TAKEN: Final = "dataflow_runners"  # a local name for a module in which `dataflow` is something else
@@ -202,7 +198,6 @@ class _Rewriter:
         self.perhaps: dict[Any, str] = {}  # the same, where the program also gives the name another meaning
         self.theirs: dict[Any, str] = {}  # by node: the name of tensorpack, outside of its dataflow, that it is
         self.bindings: list[_Binding] = []
-        self.variables: set[Any] = set()  # names of which no use is certain to be a function or a class
         self.unresolved: dict[Any, None] = {}  # names that the program does not define: star imports may bring them
         self.seen: set[tuple[Any, str]] = set()  # import statements after the changes, each with its block
 
@@ -218,7 +213,6 @@ class _Rewriter:
                 self._import(statement)
         self._trainers()
         self._calls()
-        self._others()
 
     # -- what the program binds and uses -------------------------------------------------------------------------------
 
@@ -230,14 +224,6 @@ class _Rewriter:
             for access in scope.accesses:
                 if not access.referents and isinstance(access.node, self.cst.Name):
                     self.unresolved[access.node] = None
-                elif not any(map(self._is_a_definition, access.referents)):
-                    self.variables.add(access.node)
-
-    def _is_a_definition(self, assignment: Any) -> bool:
-        """Whether an assignment says what its name is: an import, a function or a class."""
-        definitions = (self.cst.FunctionDef, self.cst.ClassDef)
-        is_variable = type(assignment) is self.metadata.Assignment
-        return not is_variable or isinstance(assignment.node, definitions)
 
     def _bind(self, scope: Any, assignment: Any) -> None:
         statement, alias = assignment.node, self._alias_of(assignment)
@@ -544,8 +530,6 @@ class _Rewriter:
                     self._arguments_perhaps(node, name)
                 elif (name := self._called(node, self.theirs)) in TAKES_OWN_FLOWS_AS:
                     self._arguments_of_a_trainer(node, name)
-                elif isinstance(node.func, self.cst.Subscript) or node.func in self.variables:
-                    self._arguments_of_a_variable(node)
 
     def _called(self, call: Any, names: dict[Any, str]) -> str | None:
         """The name, of `names`, of the class whose constructor gets the arguments of `call`."""
@@ -578,8 +562,6 @@ class _Rewriter:
                     self._find(argument, "left", self._keyword(argument), f"is called {now}, which is given, too")
                 else:
                     self._replace(argument.keyword, now)
-            elif argument.star == "**":
-                self._in_a_dict(keywords, name)
         self._gone(call, name, given)
         if self._dotted(call.func).rpartition(".")[2] in {"partial", "__init__"}:
             return  # the positions of its arguments are others
@@ -590,18 +572,6 @@ class _Rewriter:
             if position < len(positional) and keyword not in given:
                 start = self.spans[positional[position].value].start
                 self.edits[start, start] = f"{keyword}="
-
-    def _in_a_dict(self, keywords: Mapping[str, str], name: str) -> None:
-        """Report old parameters where a dict is made, which a call may get."""
-        for node in self.nodes:
-            if isinstance(node, self.cst.DictElement) and isinstance(node.key, self.cst.SimpleString):
-                old = node.key.evaluated_value
-            elif isinstance(node, self.cst.Arg) and self._dotted(self.parents[node].func) == "dict":
-                old = self._keyword(node)
-            else:
-                continue
-            if old in keywords:
-                self._find(node, "left", old, f"is called {keywords[old]}, if this dict holds the parameters of {name}")
 
     def _gone(self, call: Any, name: str, given: set[str]) -> None:
         """Report arguments that this library refuses."""
@@ -637,17 +607,6 @@ class _Rewriter:
                 text = f"is called {now} in this library; it stays because {written} has another meaning here, too"
                 self._find(argument, "left", self._keyword(argument), text)
 
-    def _arguments_of_a_variable(self, call: Any) -> None:
-        """Report old parameters of a call of what may be a class of the predecessors."""
-        for argument in call.args:
-            old = self._keyword(argument)
-            if not old.startswith("nr_"):  # others are those of many functions
-                continue
-            for name in sorted(set(self.names.values())):
-                if now := KEYWORDS.get(name, {}).get(old):
-                    self._find(argument, "left", old, f"is called {now}, if this calls {name}")
-                    break
-
     def _arguments_of_a_trainer(self, call: Any, name: str) -> None:
         first = TAKES_OWN_FLOWS_AS[name]
         if any(self._keyword(argument) in {first, ""} and not argument.star for argument in call.args):
@@ -662,25 +621,6 @@ class _Rewriter:
             self._replace(func.attr, now)
 
     # -- findings ------------------------------------------------------------------------------------------------------
-
-    def _others(self) -> None:
-        """Report methods of random generators, and names of modules in strings."""
-        uses_flows = bool(self.names)
-        for node in self.nodes:
-            if isinstance(node, self.cst.SimpleString):
-                text = node.evaluated_value
-                if isinstance(text, str) and _MODULE_IN_A_STRING.match(text):
-                    target = target_of(text)
-                    now = (
-                        target.text
-                        if isinstance(target, Missing)
-                        else f"a module or name in a string: write {_written(target)}"
-                    )
-                    self._find(node, "left", text, now)
-            elif uses_flows and isinstance(node, self.cst.Attribute):
-                owner, _, method = self._dotted(node).rpartition(".")
-                if owner == "self.rng" and method in OTHER_RANDOM_METHODS:
-                    self._find(node, "left", f"{owner}.{method}", OTHER_RANDOM_METHODS[method])
 
     def _look(self, node: Any, name: str) -> None:
         if name in WORTH_A_LOOK:
@@ -866,12 +806,6 @@ def _import_of(names: set[str]) -> list[str]:
 
 def _repeats(aliases: list[tuple[Any, str]]) -> bool:
     return len({text for _, text in aliases}) < len(aliases)
-
-
-def _written(target: Moved | MovedModule | None) -> str:
-    if isinstance(target, Moved):
-        return f"{target.module}.{target.name}"
-    return target.module if target is not None else _OURS
 
 
 def _is_open(address: str) -> bool:

@@ -277,19 +277,6 @@ send(df, addr, 50, None, True), send(df, addr, format=None), send(df, addr, 50, 
     ]
 
 
-def test_old_parameters_of_what_a_variable_holds_are_reported():
-    source = """
-from tensorpack.dataflow import PrefetchDataZMQ, FakeData
-runner = PrefetchDataZMQ
-runner(FakeData([[2]]), nr_proc=2)
-{"zmq": PrefetchDataZMQ}["zmq"](FakeData([[2]]), nr_proc=2)
-def make(nr_proc, cls=PrefetchDataZMQ):
-    return cls(FakeData([[2]]), nr_proc=nr_proc)
-make(nr_proc=2, kind=runner(FakeData([[2]]), num_proc=2, nr_thread=4))
-"""
-    assert findings_in(source) == [(line, "nr_proc") for line in (4, 5, 7)]
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
