@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.errors import FileDamaged
-from dataflow.formats.compressed_files import HEAD_BYTES, compressed
 from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, parts_of, runs, starts_of
 from dataflow.formats.positional import Identity, OpenFiles, PositionalFile
 from dataflow.protocol.base import T_co
@@ -42,7 +41,7 @@ class JSONLinesData(MapData[T_co]):
 
     A line that is not JSON, or that cannot be read, is a datapoint that fails, as a map's does: it ends the pass, or is
     skipped under `max_failures`. With a `max_failures` of its own, a flow of several files goes on without one that is
-    missing behind its URL, compressed, or not UTF-8: that file counts as one line that fails.
+    missing behind its URL, or not UTF-8: that file counts as one line that fails.
 
     Args:
         path: A file, a folder, a URL, or a list of them, read in that order. A folder stands for its files that end in
@@ -56,7 +55,7 @@ class JSONLinesData(MapData[T_co]):
     Raises:
         FileNotFoundError: There is no such file, or a folder has none.
         FileDamaged: A line is not JSON; names the file and the line, counted from 1, and has its byte offset.
-        ValueError: A file is compressed, or not UTF-8.
+        ValueError: A file is named as a compressed one, or is not UTF-8.
         MissingExtra: A path is a URL, and fsspec is not installed.
 
     Example:
@@ -148,7 +147,7 @@ class LinesData(FilesData):
 
     Args:
         paths: The files, or URLs.
-        skip: A file that is missing or compressed counts as one line that cannot be read.
+        skip: A file that is missing or not UTF-8 counts as one line that cannot be read.
         more: Further parameters of `FilesData`.
     """
 
@@ -240,7 +239,7 @@ def _find_lines(files: OpenFiles, num: int, num_bytes: int, skip: bool) -> list[
         for number in range(num):
             try:
                 found.append(_lines_of(files.open(number), bar.update))
-            except (FileNotFoundError, ValueError) as error:  # it is missing, or compressed
+            except (FileNotFoundError, ValueError) as error:  # it is missing, or not UTF-8
                 if not skip:
                     raise
                 found.append(_unreadable(copy.copy(error)))
@@ -258,12 +257,10 @@ def _lines_of(file: PositionalFile, report: Callable[[int], object]) -> _Lines:
     for at in range(0, file.size, _PIECE):
         piece = file.read(at, min(_PIECE, file.size - at))
         if at == 0:
-            if (problem := compressed(file.path, bytes(piece[:HEAD_BYTES]), "lines")) is not None:
-                raise ValueError(problem)
             head = bytes(piece[:4])
             start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
             if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in head:
-                raise ValueError(f"{file.path} is not UTF-8, but UTF-16 or UTF-32: convert it first (iconv -t UTF-8)")
+                raise ValueError(f"{file.path} is not UTF-8: decompress it, or convert it first (iconv -t UTF-8)")
         is_end = piece == _NEWLINE
         found.append(np.flatnonzero(is_end) + at)
         after_end = np.concatenate([[last == _NEWLINE], is_end[:-1]])

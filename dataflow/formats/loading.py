@@ -54,6 +54,7 @@ __all__ = [
 PathLike = str | os.PathLike[str]
 Positions = NDArray[np.int64]
 
+_COMPRESSED = (".gz", ".tgz", ".bz2", ".xz", ".zst")
 _BLOCK = 4096  # positions that are requested at a time; a reader may join neighbours on disk
 
 
@@ -238,6 +239,8 @@ class FilesData(PositionalSource[T_co]):
         seed: int | None = None,
     ) -> None:
         super().__init__(shuffle, block_shuffle=block_shuffle, seed=seed)
+        for path in paths:
+            _refuse_compressed(path)
         self.paths = paths
         self._df_indexes = Table()  # by the state of the files: where their datapoints are
 
@@ -263,6 +266,7 @@ class DiskData(PositionalSource[T_co]):
     ) -> None:
         super().__init__(shuffle, block_shuffle=block_shuffle, seed=seed)
         self.path = existing(path)
+        _refuse_compressed(self.path)
 
     @property
     def _df_files(self) -> Sequence[str]:
@@ -388,3 +392,8 @@ def existing(path: PathLike) -> str:
     if not os.path.exists(text):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text)
     return text
+
+
+def _refuse_compressed(path: str) -> None:
+    if path.lower().endswith(_COMPRESSED):
+        raise ValueError(f"{path} is compressed, and cannot be read by position: decompress it first")

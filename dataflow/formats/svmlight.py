@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataflow.formats.checksums import file_damaged
-from dataflow.formats.compressed_files import compressed
 from dataflow.formats.json_lines import finite
 from dataflow.formats.loading import DiskData, PathLike, Positions, Reader
 from dataflow.formats.positional import Identity, PositionalFile
@@ -38,7 +37,7 @@ class SVMLightData(DiskData[list[Any]]):
 
     Raises:
         FileDamaged: A line cannot be parsed; the message gives the byte offset.
-        ValueError: A feature is not below `num_features`, or the file is compressed.
+        ValueError: A feature is not below `num_features`, or the file is named as a compressed one.
 
     Example:
         >>> import os, tempfile
@@ -146,8 +145,6 @@ class _LineReader:
                 raise ValueError("a feature is negative, or is there twice")
             return np.float64(finite(label)), columns, values
         except (ValueError, OverflowError) as error:
-            if begin == 0 and (problem := compressed(self._path, text, "lines")) is not None:
-                raise ValueError(problem) from None
             raise file_damaged(
                 self._path, "", f"a line that is not 'label feature:value …' ({error}),", begin
             ) from error

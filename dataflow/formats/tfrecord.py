@@ -20,9 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dataflow.errors import FileDamaged
 from dataflow.formats.checksums import crc32c_function, file_damaged, masked_crc32c
-from dataflow.formats.compressed_files import compressed
 from dataflow.formats.index_files import Offsets, read_index, write_index
 from dataflow.formats.loading import DiskData, PathLike, Positions, runs
 from dataflow.formats.positional import Identity, PositionalFile
@@ -223,8 +221,8 @@ class TFRecordSerializer:
                 you trust.
 
         Raises:
-            FileDamaged: A checksum does not match, or the file was cut off; the message gives the place. Or the file is
-                compressed as a whole.
+            FileDamaged: A checksum does not match, or the file was cut off; the message gives the place.
+            ValueError: The file is named as a compressed one.
             PickleRefused: The file holds pickles.
             MissingExtra: The package google-crc32c is not installed.
         """
@@ -307,8 +305,6 @@ def _scan(file: PositionalFile, compute: Compute) -> Iterator[int]:
                 raise file_damaged(file.path, place, f"only {len(head)} bytes of a header", at + len(head))
             length, summed = HEADER.unpack(head)
             if compute(head[:8]) != summed:
-                if at == 0 and (problem := compressed(file.path, head, "records")) is not None:
-                    raise FileDamaged(problem, path=file.path, offset=0)
                 raise file_damaged(file.path, place, "the checksum of a length does not match", at)
             begin = at + HEADER.size
             end = begin + length + _FOOTER.size

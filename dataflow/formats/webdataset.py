@@ -32,7 +32,6 @@ import numpy as np
 from dataflow.errors import FileDamaged
 from dataflow.formats.brace_expansion import expand_braces
 from dataflow.formats.checksums import file_damaged
-from dataflow.formats.compressed_files import HEAD_BYTES, compressed
 from dataflow.formats.index_files import Offsets, read_index, write_index
 from dataflow.formats.json_lines import finite
 from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, parts_of, runs, starts_of
@@ -411,8 +410,6 @@ def _scan(file: PositionalFile, begins: array[int], ends: array[int], sums: arra
             base, window = offset, bytes(file.read(offset, min(max(size, num), file.size - offset)))
         return window[offset - base : offset - base + num]
 
-    if (problem := compressed(file.path, read(0, min(HEAD_BYTES, file.size)), "samples")) is not None:
-        raise ValueError(f"{problem}. The images in a shard are compressed already")
     files = _walk(file.path, read, 0, file.size, is_whole=True)
     for _, sample in groupby(files, attrgetter("key")):
         members = list(sample)

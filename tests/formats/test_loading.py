@@ -32,6 +32,16 @@ def test_a_path_is_text():
         JSONLinesData(InBytes())
 
 
+@pytest.mark.parametrize("read", [JSONLinesData, SVMLightData, TFRecordData, WebDatasetData])
+def test_a_compressed_file_is_refused_by_its_name(read, tmp_path):
+    if read is TFRecordData:
+        pytest.importorskip("google_crc32c")
+    path = tmp_path / "part.0.GZ"
+    path.write_bytes(b"\x1f\x8b\x08\0")
+    with pytest.raises(ValueError, match=r"part\.0\.GZ is compressed, .*: decompress it first"):
+        read(path)
+
+
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_a_folder_stands_for_the_files_behind_links_to_folders_too(scheme, tmp_path):
     if scheme:

@@ -255,12 +255,12 @@ def test_a_url_that_cannot_be_read_is_one_failed_datapoint(memory, caplog):
 
 
 def test_a_url_without_lines_is_one_failed_line(memory, caplog):
-    memory.pipe("/data/packed.jsonl", b"\x1f\x8b\x08rest")
-    urls = [f"memory://data/{name}.jsonl" for name in ("none", "rows", "packed", "rows")]
+    memory.pipe("/data/other.jsonl", "[1]".encode("utf-16"))
+    urls = [f"memory://data/{name}.jsonl" for name in ("none", "rows", "other", "rows")]
     df = JSONLinesData(urls, max_failures=2)
     assert numbers(df) == [0, 1, 2, 0, 1, 2] and len(df) == 8
     assert "memory://data/none.jsonl" in df.failures[0].text and "memory://data/none.jsonl" in caplog.text
-    assert "packed.jsonl is compressed" in df.failures[1].text
+    assert "other.jsonl is not UTF-8" in df.failures[1].text
     with JSONLinesData(urls, max_failures=1) as df, pytest.raises(TooManyFailures):
         list(df)
     with JSONLinesData(urls, max_failures=2, shuffle=True) as df:
