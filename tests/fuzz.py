@@ -496,7 +496,7 @@ def begin_edited_states(folder: Path) -> Iterable[bytes]:
 
 
 NO_ROWS = r"the arrays differ in length|has no rows|which datapoints cannot have|is an npy file"
-NO_SAMPLES = "two files with|has a link in place of|it cannot be decoded|the sparse file at byte"
+NO_SAMPLES = "two files with|has a link in place of|has a sparse file|it cannot be decoded"
 PARSERS = {
     "npz": Parser(read_npz, begin_npz, DAMAGED, NO_ROWS),
     "npz-members": Parser(read_npz_members, begin_npz_members, DAMAGED, NO_ROWS),

@@ -13,12 +13,10 @@ from __future__ import annotations
 import copy
 import errno
 import glob
-import io
 import json
 import logging
 import os
 import re
-import tarfile
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,7 +52,6 @@ _RECORD = 20 * _BLOCK  # what programs fill up with zeros, after two blocks that
 _WINDOW = 1 << 14  # bytes that are read at a time for an index
 _AT_ONCE = 1 << 18  # bytes of neighbouring samples that are read together
 _FROM_URL = 1 << 22  # both for a URL, where each request takes long
-_MAX_SPARSE = 1 << 28  # bytes of a sparse file with its holes, which take none in the shard
 _META = re.compile(r"__[^/]*__($|/)")  # names of files that belong to no sample
 _CHAINED = re.compile(r"(tar|zip|libarchive)://")  # ``tar://a.tar::s3://b.tar`` is one file, inside another
 _MAX_HEADER = 1 << 26  # bytes of an extended header
@@ -113,8 +110,7 @@ class WebDatasetData(MapData[dict[str, Any]]):
             offset.
         OSError: A URL cannot be read.
         ValueError: A brace is not closed, a shard is a command (``pipe:``) or compressed, a sample has two files
-            of one extension or a link, a sparse file has more than 256 MiB with its holes, or a file cannot be decoded;
-            names shard, sample and extension.
+            of one extension, a link or a sparse file, or a file cannot be decoded; names shard, sample and extension.
         MissingExtra: A path is a URL, and fsspec is not installed.
 
     Example:
@@ -225,9 +221,13 @@ class _SampleReader:
                     f"{path}: the sample {member.key!r} has a link in place of its file with the extension "
                     f"{member.extension!r}, so its content is not there: make the shard with tar --hard-dereference -h"
                 )
+            if member.is_sparse:
+                raise ValueError(
+                    f"{path}: the sample {member.key!r} has a sparse file with the extension {member.extension!r}, "
+                    "whose holes are not in the shard: make it without --sparse"
+                )
             begin = member.begin - offset
-            content = bytes(data[begin : begin + member.size])
-            sample[member.extension] = _unsparse(path, member, data, offset) if member.is_sparse else content
+            sample[member.extension] = bytes(data[begin : begin + member.size])
         for extension in self.decoders and list(sample):
             decoder = self.decoders.get(extension) or self.decoders.get(extension.rpartition(".")[2])
             if decoder is not None and extension != "__key__":
@@ -516,29 +516,6 @@ def _walk(path: str, read: Callable[[int, int], Any], at: int, stop: int, *, is_
             first, long_name, long_size, is_sparse = at, None, None, False
     if is_whole:
         raise file_damaged(path, "", "the end of the archive is missing; the file ends", stop)
-
-
-def _unsparse(path: str, member: _Member, data: Any, offset: int) -> bytes:
-    """Return the content of a sparse file, with zeros where it has holes."""
-    stored = io.BytesIO(data[member.header - offset :])
-    try:
-        with tarfile.open(fileobj=stored, mode="r:") as tar:
-            info = tar.next()
-            content = None if info is None else tar.extractfile(info)
-            is_small = info is not None and info.size <= _MAX_SPARSE
-            found = b"" if content is None or not is_small else content.read()
-    except Exception as error:  # of many types
-        reason = str(error)
-    else:
-        if info is not None and not is_small:
-            raise ValueError(
-                f"{path}: the sparse file at byte {member.header} has {info.size} bytes with its holes, and "
-                f"{_MAX_SPARSE} are the most: leave out --sparse when the shard is made"
-            )
-        if info is not None and len(found) == info.size:
-            return found
-        reason = "it is shorter than its header says"
-    raise file_damaged(path, "", f"a sparse file cannot be read ({reason}); it begins", member.header)
 
 
 def _verify(path: str, header: bytes, at: int) -> int:
