@@ -6,12 +6,10 @@ import codecs
 import copy
 import json
 import math
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from dataflow.errors import FileDamaged
 from dataflow.formats.loading import FilesData, PathLike, Positions, by_part, files_of, parts_of, runs, starts_of
@@ -28,15 +26,12 @@ _SUFFIXES = (".jsonl", ".ndjson", ".jsonlines")
 _PIECE = 1 << 22  # bytes that are searched for ends of lines at a time
 _AT_ONCE = 1 << 18  # bytes of neighbouring lines that are read together
 _AT_ONCE_FROM_URL = 1 << 22
-_NEWLINE = 10
-_SPACES = np.zeros(256, bool)
-_SPACES[[9, 11, 12, 13, 32]] = True
 
 
 class JSONLinesData(MapData[T_co]):
     r"""The values of JSON Lines files: dicts, or whatever stands on a line.
 
-    The files are read once when the flow is opened, to find their lines; 16 bytes per line stay in memory. Blank
+    The files are read once when the flow is opened, to find their lines; 24 bytes per line stay in memory. Blank
     lines are skipped. Numbers are Python's, so `BatchData` makes int32 and float32 of them.
 
     A line that is not JSON, or that cannot be read, is a datapoint that fails, as a map's does: it ends the pass, or is
@@ -176,17 +171,10 @@ class LinesData(FilesData):
 class _Lines(NamedTuple):
     """The index of a file: where its lines are."""
 
-    begins: NDArray[np.uint64]
-    ends: NDArray[np.uint64]
-    empty: NDArray[np.int64]  # numbers of the empty lines, from 0
+    begins: array[int]
+    ends: array[int]
+    numbers: array[int]  # of the lines in the file, from 1
     error: Exception | None = None  # why the file cannot be read; it counts as one line
-
-    def numbers(self, first: int, end: int) -> list[int]:
-        """Return the numbers, from 1, of the `first` to the `end`-th line that is not empty."""
-        found = np.arange(first, end)
-        if len(self.empty):
-            found += np.searchsorted(self.empty - np.arange(len(self.empty)), found, "right")
-        return (found + 1).tolist()
 
 
 class _LinesReader:
@@ -218,9 +206,9 @@ class _LinesReader:
             yield from ([path, 1, 0, lines.error] for _ in positions)
             return
         at_once = _AT_ONCE_FROM_URL if is_url(path) else _AT_ONCE
-        for first, end in runs(positions, max(1, at_once * len(lines.begins) // max(1, int(lines.ends[-1])))):
-            begins, ends = lines.begins[first:end].tolist(), lines.ends[first:end].tolist()
-            base, numbers = begins[0], lines.numbers(first, end)
+        for first, end in runs(positions, max(1, at_once * len(lines.begins) // max(1, lines.ends[-1]))):
+            begins, ends, numbers = lines.begins[first:end], lines.ends[first:end], lines.numbers[first:end]
+            base = begins[0]
             try:
                 text = bytes(self._files.read(number, base, ends[-1] - base, f"line {numbers[0]}"))
             except (OSError, FileDamaged) as error:
@@ -247,30 +235,25 @@ def _find_lines(files: OpenFiles, num: int, num_bytes: int, skip: bool) -> list[
 
 
 def _unreadable(error: Exception) -> _Lines:
-    return _Lines(np.zeros(1, np.uint64), np.zeros(1, np.uint64), np.empty(0, np.int64), error)
+    return _Lines(array("Q", [0]), array("Q", [0]), array("Q", [1]), error)
 
 
 def _lines_of(file: PositionalFile, report: Callable[[int], object]) -> _Lines:
-    found: list[NDArray[Any]] = [np.empty(0, np.int64)]  # offsets of the ends of lines
-    indented: list[NDArray[Any]] = []  # offsets of lines that begin with white space
-    last, start = _NEWLINE, 0
-    for at in range(0, file.size, _PIECE):
-        piece = file.read(at, min(_PIECE, file.size - at))
-        if at == 0:
-            head = bytes(piece[:4])
-            start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
-            if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in head:
-                raise ValueError(f"{file.path} is not UTF-8: decompress it, or convert it first (iconv -t UTF-8)")
-        is_end = piece == _NEWLINE
-        found.append(np.flatnonzero(is_end) + at)
-        after_end = np.concatenate([[last == _NEWLINE], is_end[:-1]])
-        indented.append(np.flatnonzero(after_end & _SPACES[piece]) + at)
-        last = int(piece[-1])
+    head = bytes(file.read(0, min(4, file.size)))
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in head:
+        raise ValueError(f"{file.path} is not UTF-8: decompress it, or convert it first (iconv -t UTF-8)")
+    begins, ends, numbers = array("Q"), array("Q"), array("Q")
+    begin = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
+    number, rest = 0, b""
+    for at in range(begin, file.size, _PIECE):
+        piece = bytes(file.read(at, min(_PIECE, file.size - at)))
+        *texts, rest = (rest + piece).split(b"\n")
+        for text in texts if at + _PIECE < file.size else [*texts, rest]:
+            number += 1
+            if text.strip():
+                begins.append(begin)
+                ends.append(begin + len(text))
+                numbers.append(number)
+            begin += len(text) + 1
         report(len(piece))
-    ends = np.concatenate([*found, *([] if last == _NEWLINE else [[file.size]])]).astype(np.uint64)
-    begins = np.concatenate([[start], ends[:-1] + np.uint64(1)]).astype(np.uint64) if len(ends) else ends
-    is_empty = begins == ends
-    for begin in np.concatenate([[start] * (start > 0), *indented]).astype(np.int64).tolist():
-        k = int(np.searchsorted(begins, np.uint64(begin)))
-        is_empty[k] = not bytes(file.read(begin, int(ends[k]) - begin)).strip()
-    return _Lines(begins[~is_empty], ends[~is_empty], np.flatnonzero(is_empty))
+    return _Lines(begins, ends, numbers)
