@@ -11,9 +11,9 @@ Guarantees:
 from __future__ import annotations
 
 import math
-import threading
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
@@ -334,69 +334,40 @@ class DataFromRayDataset(Source):
         if not isinstance(readings, _Readings):  # it was closed by another thread after the reset
             raise terminated(type(self).__name__)
         batches = iter(self.ds.iter_batches(batch_size=self.batch_size, batch_format="numpy"))
-        return self._datapoints(_Reading(batches, type(self).__name__), readings)
+        return self._datapoints(batches, readings)
 
-    def _datapoints(self, reading: _Reading, readings: _Readings) -> Iterator[Any]:
-        readings.add(reading)
+    def _datapoints(self, batches: Any, readings: _Readings) -> Iterator[Any]:
+        readings.open.add(batches)
         try:
-            for batch in reading:
+            for batch in batches:
+                if readings.is_closed:  # during this step
+                    break
                 columns = [component(batch, name) for name in self.names]
                 if self.batch_size is None:
                     yield from map(list, zip(*(map(_own, column) for column in columns), strict=True))
                 else:
                     yield [column if column.flags.writeable else column.copy() for column in columns]
+            if readings.is_closed:
+                raise terminated(type(self).__name__)
         finally:
-            readings.discard(reading)
-            reading.close()
-
-
-class _Reading:
-    """One reading of a dataset, which may be closed while another thread takes a step.
-
-    It is closed once no thread is inside it: by the caller of `close`, or by the step during which `close` was called.
-    The step checks again after it has released the lock, so one of the two sees the other.
-    """
-
-    def __init__(self, batches: Any, owner: str) -> None:
-        self._batches = batches
-        self._owner = owner
-        self._step = threading.Lock()
-        self._closed = False
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            with self._step:
-                if self._closed:
-                    raise terminated(self._owner)
-                return next(self._batches)
-        finally:
-            if self._closed:
-                self.close()
-
-    def close(self) -> None:
-        self._closed = True
-        if self._step.acquire(blocking=False):
-            try:
-                self._batches.close()
-            finally:
-                self._step.release()
+            readings.open.discard(batches)
+            batches.close()
 
 
 class _Readings:
-    """The readings of one flow that are in progress."""
+    """The readings of one flow that are in progress, as generators. Any thread may close them."""
 
     def __init__(self) -> None:
-        self._open: set[_Reading] = set()
-        self.add, self.discard = self._open.add, self._open.discard
+        self.open: set[Any] = set()
+        self.is_closed = False
 
     def close(self) -> None:
         """Close all. Idempotent."""
+        self.is_closed = True
         # A copy, made in one step under the interpreter's lock: the threads that iterate add and discard readings.
-        for reading in list(self._open):
-            reading.close()
+        for batches in list(self.open):
+            with suppress(ValueError):  # another thread is inside, and closes it after this step
+                batches.close()
 
 
 def _own(value: Any) -> Any:
