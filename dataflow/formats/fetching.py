@@ -12,7 +12,7 @@ import random
 import stat
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -26,8 +26,6 @@ from dataflow.protocol.base import DataFlow
 from dataflow.protocol.datapoint import component, replaced
 from dataflow.protocol.failures import Budget
 from dataflow.protocol.parameters import flag, keyword_arguments, whole_number
-from dataflow.protocol.passes import walk
-from dataflow.sources.in_memory import DataFromList
 from dataflow.system.urls import (
     causes_of,
     change_of,
@@ -179,37 +177,15 @@ class FetchData(AsyncMapData[Any]):
 
     @property
     def _df_files(self) -> Sequence[str]:
-        """The local files that the lists below name.
-
-        Raises:
-            TypeError: They are unknown, or there are URLs among them, whose states take a request each.
-        """
-        nodes = [*walk(self.ds, everywhere=True)]
-        sources: list[Any] = [node for node in nodes if not node._df_inputs]
-        is_known = all(isinstance(source, DataFromList) for source in sources) and not any(map(_calls, nodes))
-        components = (item for source in sources if is_known for dp in source.lst for item in _components(dp))
-        texts = [str(item) for item in components if isinstance(item, str | os.PathLike)]
-        if not is_known or any(map(is_url, texts)):
-            what = "URLs" if is_known else "files whose names are not in a list below"
-            raise TypeError(
-                f"FetchData reads {what}, so whether they have changed since cannot be compared. Give DiskCacheData a "
-                "fingerprint= of your own, and change it when the files change"
-            )
-        return [text for text in texts if os.path.isfile(text)]
+        raise TypeError(
+            "FetchData reads files, and whether they have changed since is not compared. Give DiskCacheData a "
+            "fingerprint= of your own, and change it when the files change"
+        )
 
     @property
     def _df_parameters(self) -> dict[str, Any]:
         # The values may be secret.
         return {**super()._df_parameters, "storage_options": sorted(self.storage_options) or None}
-
-
-def _calls(node: DataFlow) -> bool:
-    """Whether a node calls functions, which may make names of files."""
-    return node._df_calls or any(map(callable, node._df_deciding.values()))
-
-
-def _components(dp: Any) -> Iterable[Any]:
-    return dp.values() if isinstance(dp, dict) else dp if isinstance(dp, list | tuple) else ()
 
 
 def _checked_cache(cache: Any) -> str | None:

@@ -15,7 +15,6 @@ import pytest
 
 from dataflow import (
     BatchData,
-    DataFromGenerator,
     DataFromList,
     DiskCacheData,
     FetchData,
@@ -23,13 +22,12 @@ from dataflow import (
     MissingExtra,
     MultiThreadRunner,
     ParallelData,
-    RepeatedData,
     ResumableData,
     ShuffleData,
     TooManyFailures,
 )
 from dataflow.formats import fetching, saving
-from dataflow.protocol.fingerprints import describe, describe_flow
+from dataflow.protocol.fingerprints import describe_flow
 from dataflow.system.urls import retry_after, transient_cause
 from tests.support.contract import check_node
 from tests.support.http_server import Reply, serving
@@ -541,38 +539,15 @@ def test_secrets_are_shown_nowhere(folder):
     given = {"token": "s3cret", "client_kwargs": {"password": "s3cret"}}
     df = FetchData(paths(folder), storage_options=given)
     other = FetchData(paths(folder), storage_options={**given, "token": "another"})
-    for text in (repr(df), describe(df), str(describe_flow(df)), repr(df._df_setup)):
+    for text in (repr(df), str(describe_flow(df)), repr(df._df_setup)):
         assert "s3cret" not in text
     assert "storage_options=['client_kwargs', 'token']" in repr(df)
     assert describe_flow(df) == describe_flow(other)  # a job may be resumed with new credentials
-    assert describe(df) != describe(other)
 
 
-def test_a_cache_on_disk_is_filled_again_if_a_file_has_changed(tmp_path):
-    file = tmp_path / "file"
-
-    def read(make):
-        with DiskCacheData(FetchData(make([[str(file), "label"], {0: file}])), tmp_path / "cache", pickle=True) as df:
-            return [dp[0] for dp in df]
-
-    for make in (lambda lst: DataFromList(lst, shuffle=False), lambda lst: RepeatedData(DataFromList(lst), 2)):
-        for content in (b"old", b"newer"):
-            file.write_bytes(content)
-            assert {*read(make)} == {content}
-    assert describe(FetchData(DataFromList([]))), "no files at all"
-
-
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: DataFromList([["a"], ["http://localhost/b"]]), "reads URLs"),
-        (lambda: MapData(DataFromList([["a"]]), list), "reads files whose names are not in a list"),
-        (lambda: DataFromGenerator(lambda: iter([["a"]])), "reads files whose names are not in a list"),
-    ],
-)
-def test_a_cache_on_disk_of_files_that_cannot_be_compared_needs_a_fingerprint(make, text, tmp_path):
-    df = FetchData(make())
-    with pytest.raises(TypeError, match=rf"FetchData {text}.*fingerprint="):
+def test_a_cache_on_disk_needs_a_fingerprint(tmp_path):
+    df = FetchData(DataFromList([["a"]]))
+    with pytest.raises(TypeError, match=r"FetchData reads files, .*fingerprint="):
         DiskCacheData(df, tmp_path / "cache")
     DiskCacheData(df, tmp_path / "cache", fingerprint="1")
 
