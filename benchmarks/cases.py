@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "case-studies.md"
 REQUIRES = (
     *("torch==2.13.0", "nbclient>=0.10", "ipykernel>=6.29", "opencv-python-headless>=4.8", "fsspec[http]>=2024.2"),
-    *("numpy>=1.26", "pyzmq>=25.1", "msgpack>=1.0.5", "msgpack-numpy>=0.4.8", "tqdm>=4.65", "cloudpickle>=3.0"),
+    *("numpy>=1.26", "pyzmq>=25.1", "msgpack>=1.2.4", "msgpack-numpy>=0.4.8", "tqdm>=4.65", "cloudpickle>=3.0"),
     "psutil>=5.9",
 )
 TIMEOUT = 300.0  # seconds for one program

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.contenders import Variant
 from benchmarks.workloads import IMAGES_PER_BATCH, TRAINING, Workload
 
-REQUIRES = ("torch==2.13.0", "pyzmq>=25.1", "msgpack>=1.0.5", "msgpack-numpy>=0.4.8", "tqdm>=4.65", "cloudpickle>=3.0")
+REQUIRES = ("torch==2.13.0", "pyzmq>=25.1", "msgpack>=1.2.4", "msgpack-numpy>=0.4.8", "tqdm>=4.65", "cloudpickle>=3.0")
 IMPORTS = ("torch", "dataflow.runners.runners", "dataflow.runners.maps", "dataflow.runners.map_variants")
 
 

@@ -23,7 +23,6 @@ from dataflow.errors import PickleRefused
 from dataflow.formats.checksums import Damaged
 from dataflow.transport.dtypes import MAX_NAME
 from dataflow.transport.packing import MAX_SIZELESS
-from dataflow.transport.unpacking import check_claims
 
 __all__ = ["unpack_foreign"]
 
@@ -50,7 +49,6 @@ def unpack_foreign(data: Any, *, pickled: bool) -> Any:
         except (pickle.UnpicklingError, EOFError) as error:
             raise Damaged(f"a pickle that cannot be read ({error})") from error
     try:
-        check_claims(data)
         return msgpack.unpackb(data, object_hook=partial(_decode, pickled=pickled), strict_map_key=False)
     except PickleRefused:
         raise

@@ -31,7 +31,6 @@ from dataflow.protocol.parameters import function
 from dataflow.system.descriptors import closed_on_error
 from dataflow.system.extras import optional
 from dataflow.transforms.mapping import MapData
-from dataflow.transport.unpacking import check_claims
 
 __all__ = ["LMDBData", "LMDBDataDecoder", "LMDBRecords", "LMDBSerializer"]
 
@@ -450,7 +449,6 @@ class _LMDBKeyReader:
         found: Any = None
         if listed is not None:
             with suppress(Exception):  # a pickle
-                check_claims(listed)
                 found = msgpack.unpackb(listed)
         # Exactly these types: `bytes` of a number would be as many zeros.
         if isinstance(found, list) and len(found) == num and {str, bytes}.issuperset(map(type, found)):
@@ -462,7 +460,6 @@ class _LMDBKeyReader:
 
     def _check_mark(self, mark: bytes, num: int) -> None:
         try:
-            check_claims(mark)
             said = msgpack.unpackb(mark)
             version, expected, algorithm = said["version"], said["size"], said.get("checksum")
         except Exception as error:

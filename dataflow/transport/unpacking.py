@@ -3,9 +3,8 @@
 The bytes are untrusted. Guarantees:
 
 - For any bytes, `read` returns or raises; nothing is looked up by name, and pickles are loaded only on request.
-- Claimed lengths are verified. msgpack allocates memory for a list as soon as it reads the length, and for nested
-  lists each as much as all bytes could hold: so all bytes are scanned first, without making objects.
-  Newer releases allocate little for one `unpackb`: there only nested containers are scanned.
+- Claimed lengths are verified. msgpack allocates little for what one `unpackb` claims; containers in containers each
+  take another one, so their bytes are scanned first, without making objects.
 - Nesting is limited, and takes little of the stack: `unpackb` has 40 KB there, an `Unpacker` has them
   on the heap. A thread may have a stack of 2 MB or less.
 - Caches are bounded, in entries and in bytes.
@@ -26,10 +25,9 @@ from dataflow.errors import PickleRefused
 from dataflow.transport.dtypes import MAX_NAME, dtype_of
 from dataflow.transport.packing import ALIGNMENT, MAX_LEVELS, MAX_SIZELESS, PLAIN, Code
 
-__all__ = ["CodeReader", "ArrayLayout", "Unpacker", "check_claims", "in_place"]
+__all__ = ["CodeReader", "ArrayLayout", "Unpacker", "in_place"]
 
 _ON_THE_STACK: Final = 6  # levels that are unpacked by `unpackb`, each with 40 KB of the stack
-_WALKED_FROM: Final = 0 if msgpack.version < (1, 2, 4) else 2  # nesting level from which claimed lengths are scanned
 _UNCHECKED: Final = 1024  # bytes whose claimed lengths amount to 3 MB at most
 _MAX_LAYOUTS: Final = 4096  # cached; arrays that all differ must not fill the memory
 _MAX_LAYOUTS_BYTES: Final = 1 << 20
@@ -85,8 +83,6 @@ class CodeReader:
         """
         # An exception in the last read has left it where it was.
         self._level = 0
-        if not _WALKED_FROM and len(skeleton) > _UNCHECKED:
-            _check_whole(skeleton)
         return self._unpackb(skeleton)
 
     def layout(self, data: bytes) -> ArrayLayout:
@@ -119,7 +115,7 @@ class CodeReader:
 
     def _items(self, data: bytes) -> list[Any]:
         self._level = level = self._level + 1
-        if len(data) > _UNCHECKED and level >= _WALKED_FROM:
+        if len(data) > _UNCHECKED and level > 1:
             _check_whole(data)
         items = self._unpackb(data) if level <= _ON_THE_STACK else self._unpacked_on_the_heap(data)
         self._level = level - 1
@@ -156,16 +152,6 @@ class CodeReader:
             self._layouts[data] = layout
             self._layouts_bytes += len(data)
         return layout
-
-
-def check_claims(data: Any) -> None:
-    """Check the lengths that msgpack claims, unless this release of it allocates little for them.
-
-    Raises:
-        ValueError: A claimed length exceeds the data.
-    """
-    if not _WALKED_FROM and len(data) > _UNCHECKED:
-        _check_whole(data)
 
 
 def _check_whole(data: Any) -> None:
