@@ -30,10 +30,8 @@ from dataflow.system.urls import (
     causes_of,
     change_of,
     filesystem_of,
-    info_of,
     is_url,
     reporting_url,
-    require_copy,
     retry_after,
     status_of,
     transient_cause,
@@ -384,13 +382,12 @@ def _state_text(about: Mapping[str, Any]) -> str:
 def _read_url(url: str, options: Mapping[str, Any]) -> bytes:
     system, path = filesystem_of(url, options)  # fsspec keeps one for each thread
     data: bytes = system.cat_file(path)
-    require_copy(url, system, path, len(data))
     return data
 
 
 def _state_of_url(url: str, options: Mapping[str, Any]) -> str:
     system, path = filesystem_of(url, options)
-    return _state_text(info_of(url, system, path))
+    return _state_text(system.info(path))
 
 
 def _read(path: str) -> bytes:

@@ -13,7 +13,7 @@ import numpy as np
 from dataflow.errors import DataFlowTerminated, FileDamaged
 from dataflow.formats.checksums import file_damaged
 from dataflow.system.descriptors import Descriptor
-from dataflow.system.urls import change_of, filesystem_of, info_of, is_url, reporting_url, require_copy, require_end
+from dataflow.system.urls import change_of, filesystem_of, is_url, reporting_url, require_end
 
 __all__ = ["Identity", "OpenFiles", "PositionalFile", "UrlFile", "changed_since", "identity_of", "open_positional"]
 
@@ -148,7 +148,7 @@ class UrlFile(PositionalFile):
         self._copy: Descriptor | None = None
         self._closed = False
         with reporting_url(url):
-            about = info_of(url, self._system, self._inside)
+            about = self._system.info(self._inside)
         if about.get("type") == "directory":
             raise IsADirectoryError(
                 f"{url} is a folder, not a file; if you mean the files in it, end the URL with a slash"
@@ -194,7 +194,6 @@ class UrlFile(PositionalFile):
             if self._copy is not None:
                 return
             with tempfile.TemporaryFile() as file, reporting_url(self.path):
-                require_copy(self.path, self._system, self._inside, None)
                 with self._system.open(self._inside, "rb", block_size=0) as source:
                     response = getattr(source, "r", None)
                     if hasattr(response, "content_length"):  # of aiohttp

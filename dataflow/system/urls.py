@@ -27,10 +27,8 @@ __all__ = [
     "filesystem_of",
     "files_below",
     "files_matching",
-    "info_of",
     "is_url",
     "reporting_url",
-    "require_copy",
     "require_end",
     "retry_after",
     "states_below",
@@ -54,8 +52,7 @@ _TRANSIENT_NAMES: Final = frozenset(  # exceptions of aiohttp, botocore, azure, 
     | {"ChecksumError", "ChunkedEncodingError", "ContentDecodingError", "IncompleteRead", "ProtocolError", "ProxyError"}
 )
 _LASTING_NAMES: Final = frozenset({"ClientSSLError", "SSLError", "SSLCertVerificationError"})
-_COPYING: Final = frozenset({"filecache", "simplecache"})  # file systems of fsspec that keep copies of whole files
-_KEEPING_BLOCKS: Final = frozenset({"blockcache", "cached"})  # and that keep parts of them
+_CACHES: Final = frozenset({"blockcache", "cached", "filecache", "simplecache"})  # file systems of fsspec
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
 
 
@@ -78,10 +75,13 @@ def filesystem_of(url: str, options: Mapping[str, Any] | None = None) -> tuple[A
 
     Raises:
         MissingExtra: fsspec, or the package that it needs for this scheme, is not installed.
-        ValueError: fsspec does not know the scheme, or the URL goes through a cache of fsspec that may give wrong
-            bytes.
+        ValueError: fsspec does not know the scheme, or the URL goes through a cache of fsspec.
     """
-    _check_caches(url)
+    if not _CACHES.isdisjoint(part.partition("://")[0].lower() for part in url.split("::")):
+        raise ValueError(
+            f"{url}: a cache of fsspec takes the part that a broken download has left for the file. Use FetchData with "
+            "cache=, which keeps whole files only, or copy the file first"
+        )
     optional("fsspec", "fsspec", "URLs need")
     core = optional("fsspec.core", "fsspec", "URLs need")
     with reporting_url(url):
@@ -122,7 +122,7 @@ def states_below(url: str) -> list[tuple[int | None, str]]:
     """
     system, path = filesystem_of(url)
     with reporting_url(url):
-        about = info_of(url, system, path)
+        about = system.info(path)
         if about.get("type") != "directory":
             found = {path: about}
         elif _is_local(system):
@@ -154,66 +154,9 @@ def _state_of(path: str) -> Mapping[str, Any]:
     return {"size": status.st_size, "mtime": status.st_mtime}
 
 
-def info_of(url: str, system: Any, path: str) -> Mapping[str, Any]:
-    """Return what is known of a file: of the file itself, and not of the copy in a cache.
-
-    Args:
-        url: The URL.
-        system: Its file system, of `filesystem_of`.
-        path: The path in it.
-    """
-    about: Mapping[str, Any] = (system.fs if _schemes(url)[0] in _COPYING else system).info(path)
-    return about
-
-
 def change_of(about: Mapping[str, Any]) -> str:
     """Return what differs when a file was changed, of what a file system says about it; empty if it says nothing."""
     return next((str(about[name]) for name in _CHANGED if about.get(name)), "")
-
-
-def require_copy(url: str, system: Any, path: str, found: int | None) -> None:
-    """Check that what a file cache of fsspec has given is all of the file: it keeps the part of a broken download, too.
-
-    Args:
-        url: The URL; nothing is checked if it begins with no such cache.
-        system: Its file system, of `filesystem_of`.
-        path: The path in it.
-        found: Bytes that were given; None before they are.
-
-    Raises:
-        OSError: They are not as many as the file has, or its size is not known.
-    """
-    if _schemes(url)[0] not in _COPYING:
-        return
-    size = info_of(url, system, path).get("size")
-    if size is not None and found == size:
-        return
-    if size is None:
-        problem = "the file has no known size, so its copy in fsspec's cache may be a part of it"
-    else:
-        problem = f"the copy in fsspec's cache has {found} bytes, and the file {size}"
-    raise OSError(
-        f"{problem}: that of a download that broke off. Leave the cache out of the URL, and use FetchData with cache=, "
-        "which keeps whole files only; or delete the folder of fsspec's cache"
-    )
-
-
-def _check_caches(url: str) -> None:
-    first, *below = _schemes(url)
-    if not _KEEPING_BLOCKS.isdisjoint([first, *below]):
-        raise ValueError(
-            f"{url}: this cache of fsspec gives wrong bytes after a request that failed. Use FetchData with cache=, or "
-            "simplecache::, which keep whole files"
-        )
-    if first != "zip" and not _COPYING.isdisjoint(below):  # zip files have checksums
-        raise ValueError(
-            f"{url}: whether the copy in fsspec's cache is all of the file cannot be seen through {first}://. Use "
-            "FetchData with cache=, or copy the file first"
-        )
-
-
-def _schemes(url: str) -> list[str]:
-    return [part.partition("://")[0].lower() for part in url.split("::")]
 
 
 def require_end(response: Any) -> None:
