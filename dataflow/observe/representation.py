@@ -4,14 +4,13 @@
 
 Guarantees:
 
-- It never raises, starts nothing and reads no data. A node has a length here if it follows from those of built-in
-  containers: no ``__len__`` of the user's is called, and no file is opened.
+- It never raises, starts nothing and opens no file. A node has a length here if it follows from those of built-in
+  containers: a ``__len__`` of the user's, which may iterate its input, is not called.
 - A node is shown once. Where it stands again, only its own line is repeated; so a graph of shared nodes has as many
   lines as it has edges, and a node that contains itself has an end.
-- The user's own ``__repr__`` of a node or a value is called, at most once each. If it shows a node in turn, it gets
-  the line of that node, not the chain below it.
-- Secrets are left out: values under names such as ``password``, ``token`` or ``curve``, and the user name, password and
-  query of an address.
+- A node is shown as a call of its class, also if it has a ``__repr__`` of the user's.
+- Secrets are left out: values and keys of dicts under names such as ``password``, ``token`` or ``curve``, and the user
+  name, password and query of an address.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ import html
 import inspect
 import os
 import re
-import threading
+import reprlib
 from collections import deque
-from enum import Enum
+from contextlib import suppress
 from functools import partial
-from numbers import Number
-from types import FunctionType, GeneratorType
 from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 __all__ = ["ChainRow", "chain_html", "chain_rows", "chain_text"]
 
@@ -35,9 +34,7 @@ _MIN_WIDTH: Final = 56  # columns of a node, beside a long note
 _VALUE_WIDTHS: Final = (60, 40, 24, 12)  # columns of a value: the first with which the line fits
 _MAX_INDENT: Final = 40  # columns; what is nested deeper is left out
 _MAX_BRANCHES: Final = 12  # inputs of one node
-_MAX_OWN: Final = 5  # parameters of a user's node
-_MAX_ITEMS: Final = 8  # elements of a container that is shown in full
-_MAX_STRING: Final = 4000  # characters that are looked at
+_MAX_STRING: Final = 8000  # characters that are looked at
 _MAX_MEASURED: Final = 100  # nodes of a chain whose lengths are shown: each asks all nodes below it
 
 _INPUTS: Final = frozenset({"df_lists", "ds", "get_df", "lmdb_data", "others"})  # shown as lines of their own
@@ -53,30 +50,15 @@ _READING: Final = frozenset({"compat", "formats", "remote"})  # they would have 
 _Place = tuple[Any, str, str]
 """A node, the prefix of its line, and that of the lines below it; instead of a node, a text that is shown as it is."""
 
-_here = threading.local()
-"""``_here.depth``: number of chains whose text this thread is making, each inside a ``__repr__`` called by the last."""
-
 
 def chain_text(df: Any) -> str:
     """The text of the chain that ends with `df`."""
-    depth = getattr(_here, "depth", 0)
-    _here.depth = depth + 1
-    try:
-        if depth:
-            return f"{_name_of(type(df))}(…)" if depth > 2 else _call(df, _WIDTH)
-        return _laid_out(chain_rows(df))
-    except Exception:
-        return f"<{_name_of(type(df))}>"
-    finally:
-        _here.depth = depth
+    return _laid_out(chain_rows(df))
 
 
 def chain_html(df: Any) -> str:
     """The chain that ends with `df` as an HTML table, for notebooks: nodes, lengths, workers."""
-    try:
-        rows = "".join(map(_html_row, chain_rows(df)))
-    except Exception:
-        return f"<pre>{html.escape(chain_text(df))}</pre>"
+    rows = "".join(map(_html_row, chain_rows(df)))
     head = "".join(f'<th style="text-align:left">{name}</th>' for name in ("node", "length", "workers"))
     return f'<table class="dataflow"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
 
@@ -124,12 +106,14 @@ def chain_rows(top: Any) -> list[ChainRow]:
             continue
         is_new = id(df) not in seen
         seen[id(df)] = df
-        note = _note(df) if is_new else _AGAIN
-        width = max(_MIN_WIDTH, _WIDTH - len(note) - 2) - len(first) if note else _WIDTH - len(first)
-        show = _call if df is top else _line_of  # the top node's own `__repr__` has called this, if it has one
-        rows.append(ChainRow(first, show(df, width, has_note=is_new and bool(note)), note, df))
-        if is_new:
-            stack.extend(reversed(_below(df, rest)))
+        below, note, text = [], "", f"<{_name_of(type(df))}>"
+        with suppress(Exception):  # its __init__ was not completed, or code of the user's fails
+            below = _below(df, rest) if is_new else []
+            note = df._df_summary if is_new else _AGAIN
+            width = max(_MIN_WIDTH, _WIDTH - len(note) - 2) - len(first) if note else _WIDTH - len(first)
+            text = _call(df, width, has_note=is_new and bool(note))
+        rows.append(ChainRow(first, text, note, df))
+        stack.extend(reversed(below))
     return _with_lengths(rows)
 
 
@@ -143,9 +127,11 @@ def _with_lengths(rows: list[ChainRow]) -> list[ChainRow]:
     lengths = {id(row.node): _length(row.node) for row in rows}
     made = []
     for row in rows:
-        length, inputs = lengths[id(row.node)], _inputs(row.node)
-        below = lengths.get(id(inputs[0] if inputs else row.node))  # that of a source is seen in its parameters
-        made.append(row._replace(length=length, changes_length=length is not None and length != below))
+        if (length := lengths[id(row.node)]) is None:
+            made.append(row)
+            continue
+        first = next(iter(_inputs(row.node)), row.node)  # the length of a source is seen in its parameters
+        made.append(row._replace(length=length, changes_length=length != lengths.get(id(first))))
     return made
 
 
@@ -158,7 +144,7 @@ def _length(df: Any) -> int | None:
             module = str(_owner(cls, "__len__").__module__).split(".")
             if cls._df_user_written or module[0] != _PACKAGE or cls.__module__.split(".")[1] in _READING:
                 return None
-            if any(_size(value) is None for name, value in vars(node).copy().items() if name in _DATA):
+            if not all(_has_size(value) for name, value in vars(node).copy().items() if name in _DATA):
                 return None
             nodes += _inputs(node)
         return len(df)
@@ -169,7 +155,7 @@ def _length(df: Any) -> int | None:
 def _below(df: Any, rest: str) -> list[_Place]:
     """The places of the inputs of a node."""
     inputs = _inputs(df)
-    if _runs_in_workers(df):
+    if df._df_remote_inputs and getattr(df, "num_workers", 0):
         inputs, rest = inputs[:1], rest + "  "  # workers run flows that are equal
     if inputs and len(rest) > _MAX_INDENT:
         return [("…", rest, rest)]
@@ -198,51 +184,15 @@ def _laid_out(rows: list[ChainRow]) -> str:
 
 
 def _inputs(df: Any) -> list[Any]:
-    """The inputs of a node; none if its ``__init__`` was not completed."""
-    try:
-        found = list(df._df_inputs)
-    except Exception:
-        return []
+    """The inputs of a node; internal nodes are left out."""
+    found = list(df._df_inputs)
     internal = [ds for ds in found if type(ds).__name__.startswith("_") and _is_ours(type(ds))]
     return [below for ds in found for below in (_inputs(ds) if ds in internal else [ds])]
 
 
-def _runs_in_workers(df: Any) -> bool:
-    """Whether the inputs run in workers."""
-    try:
-        return bool(df._df_remote_inputs and df.num_workers)
-    except Exception:  # a node whose __init__ was not completed
-        return False
-
-
-def _note(df: Any) -> str:
-    """What is shown beside a node."""
-    try:
-        if "ds" not in vars(df) and not df._df_user_written and hasattr(type(df), "ds"):
-            return "not initialised"
-        note: str = df._df_summary
-    except Exception:  # a node whose __init__ was not completed
-        return ""
-    return note
-
-
-def _line_of(df: Any, width: int, *, has_note: bool) -> str:
-    """The line of a node: by the user's own ``__repr__``, if there is one."""
-    if _is_ours(_owner(type(df), "__repr__")):
-        return _call(df, width, has_note=has_note)
-    try:
-        return _shorten(_first_line(repr(df)), width)
-    except Exception:
-        return f"<{_name_of(type(df))}>"
-
-
-def _call(df: Any, width: int, *, has_note: bool = False) -> str:
+def _call(df: Any, width: int, *, has_note: bool) -> str:
     """The line of a node as a call of its class, shortened to `width` by leaving out what is also in the note."""
-    name = _name_of(type(df))
-    try:
-        parameters = _parameters(df)
-    except Exception:
-        return f"{name}(…)"
+    name, parameters = _name_of(type(df)), _parameters(df)
     fewer = [(key, text) for key, text in parameters if not has_note or key not in _IN_NOTE]
     for items, limit in [(parameters, _VALUE_WIDTHS[0]), *((fewer, limit) for limit in _VALUE_WIDTHS)]:
         shown = [_shorten(text, limit) if key is None else f"{key}={_shorten(text, limit)}" for key, text in items]
@@ -257,36 +207,16 @@ def _parameters(df: Any) -> list[tuple[str | None, str]]:
     """Names and texts of the parameters that are shown; the name of a source's first one is None."""
     cls = type(df)
     known = _signature(cls)
-    values = {name: value for name, value in vars(df).copy().items() if type(name) is str}
-    own = [name for name in values if name.isidentifier() and not name.startswith("_") and _is_plain(values[name])]
-    try:
-        values |= df._df_parameters
-    except Exception:  # a node whose __init__ was not completed
-        pass
-    is_users = not _is_ours(_owner(cls, "__init__")) or known.keys() <= _INPUTS
-    names = own if is_users else [name for name in known if name in values and name not in _INPUTS]
-    names = [name for name in names if name in _ESSENTIAL or name not in known or _differ(values[name], known[name])]
+    values = {**vars(df).copy(), **df._df_parameters}
+    names = [name for name in known if name in values and name not in _INPUTS]
+    names = [name for name in names if name in _ESSENTIAL or _differ(values[name], known[name])]
     first = next(iter(known), None)
     is_source = first not in _INPUTS and _is_ours(cls)
-    return [
-        (None if is_source and name == first else name, _parameter_text(name, values[name]))
-        for name in (names[:_MAX_OWN] if is_users else names)
-    ]
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether an attribute of a user's node is a number, a text or a function."""
-    try:
-        return isinstance(value, Number | str | bytes | os.PathLike) or _function_name(value) is not None
-    except Exception:
-        return False
+    return [(None if is_source and name == first else name, _parameter_text(name, values[name])) for name in names]
 
 
 def _differ(value: Any, default: Any) -> bool:
-    try:
-        return value is not default and not (type(value) is type(default) and bool(value == default))
-    except Exception:  # of the user's ``==``
-        return True
+    return type(value) is not type(default) or bool(value != default)
 
 
 def _signature(cls: type) -> dict[str, Any]:
@@ -320,103 +250,53 @@ def _is_ours(cls: type) -> bool:
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
-_CONTAINERS: Final = {list: "[]", tuple: "()", dict: "{}", set: "{}", frozenset: "{}", deque: "[]"}
-_DATA_METHODS: Final = ("__iter__", "__next__", "__len__", "__getitem__")
+class _Texts(reprlib.Repr):
+    """Short texts of values: names of functions and nodes, dtypes and shapes of arrays, the ``repr`` of others."""
+
+    def repr1(self, value: Any, level: int) -> str:
+        cls = type(value)
+        if hasattr(cls, "_df_inputs"):
+            return f"{_name_of(cls)}(…)"
+        if isinstance(value, partial):
+            return f"partial({self.repr1(value.func, level)})"
+        if callable(value):
+            name: Any = getattr(value, "__qualname__", None) or getattr(value, "__name__", f"<{_name_of(cls)}>")
+            if name.endswith("<lambda>"):
+                name = f"<lambda> at {os.path.basename(value.__code__.co_filename)}:{value.__code__.co_firstlineno}"
+            return str(name.rpartition("<locals>.")[2])
+        if isinstance(value, np.ndarray):
+            return f"array({_shorten(str(value.dtype), 30)}, {value.shape})"
+        if isinstance(value, str):
+            return repr(_scrub(value))
+        if isinstance(value, dict):
+            return self.repr_dict({key: item for key, item in value.items() if not _is_secret(key, item)}, level)
+        return super().repr1(value, level)
+
+    def repr_instance(self, value: Any, level: int) -> str:
+        try:
+            text = re.sub(r" at 0x[0-9a-fA-F]+", "", _scrub(repr(value)))
+        except Exception:
+            text = "\n"
+        return f"<{_name_of(type(value))}>" if "\n" in text or text.endswith(" object>") else text
+
+
+_texts: Final = _Texts()
+_texts.maxlevel = 2
+_texts.maxdict = _texts.maxlist = _texts.maxtuple = 8
+_BRACKETS: Final[dict[type, str]] = {list: "[…]", tuple: "(…)", dict: "{…}", set: "{…}", frozenset: "{…}", deque: "[…]"}
 
 
 def _parameter_text(name: str, value: Any) -> str:
     if _is_secret(name, value):
         return _HIDDEN
-    size = _size(value) if name in _DATA else None
-    return _text(value) if size is None else _sized(value, size)
+    if name in _DATA and _has_size(value):
+        return f"{_BRACKETS.get(type(value), '[…]')} of {len(value):,}"
+    return _shorten(_texts.repr(value), _VALUE_WIDTHS[0])
 
 
-def _text(value: Any, levels: int = 2) -> str:
-    """A value on one line, shortened: data by their length, functions by their name, nodes without their inputs."""
-    try:
-        text = _container_text(value, levels) if isinstance(value, tuple(_CONTAINERS)) else _describe(value, levels)
-        return _shorten(text, _VALUE_WIDTHS[0])
-    except Exception:
-        return f"<{_name_of(type(value))}>"
-
-
-def _container_text(value: Any, levels: int) -> str:
-    size = len(value)
-    if size > _MAX_ITEMS and levels > 0:
-        return _sized(value, size)
-    if size and levels <= 0:
-        return _sized(value, size).partition(" ")[0]
-    if isinstance(value, dict):
-        pairs = [
-            (_text(key, 0), _HIDDEN if _is_secret(key, item) else _text(item, levels - 1))
-            for key, item in value.items()
-        ]
-        items = [f"{key}: {item}" for key, item in pairs]
-    elif isinstance(value, set | frozenset):
-        if not size:
-            return "set()"
-        items = sorted(_text(item, levels - 1) for item in value)
-    else:
-        items = [_text(item, levels - 1) for item in value]
-    opening, closing = tuple(_brackets(value))
-    text = f"{opening}{', '.join(items)}{',' if isinstance(value, tuple) and size == 1 else ''}{closing}"
-    return text if len(text) <= _VALUE_WIDTHS[0] else _sized(value, size)
-
-
-def _describe(value: Any, levels: int) -> str:
-    cls = type(value)
-    if hasattr(cls, "_df_inputs"):
-        return f"{_name_of(cls)}(…)"
-    if isinstance(value, str):
-        return repr(_scrub(value[:_MAX_STRING]) + ("…" if len(value) > _MAX_STRING else ""))
-    if isinstance(value, bytes):
-        return _scrub(repr(value[:_MAX_STRING]))
-    if isinstance(value, partial):  # which may contain itself
-        return f"partial({_text(value.func, levels - 1) if levels > 0 else '…'})"
-    if isinstance(value, FunctionType) and value.__qualname__.endswith("<lambda>"):
-        return f"<lambda> at {os.path.basename(value.__code__.co_filename)}:{value.__code__.co_firstlineno}"
-    if isinstance(value, GeneratorType):
-        return f"<generator {value.__qualname__}>"
-    if (name := _function_name(value)) is not None:
-        return name
-    if cls.__module__ == "numpy.dtypes":
-        return repr(str(value))
-    if cls.__module__ == "numpy" and hasattr(value, "dtype"):  # arrays, and scalars, which cannot be assigned to
-        is_array = hasattr(value, "__setitem__")
-        return f"array({_shorten(str(value.dtype), 30)}, {value.shape})" if is_array else str(value)
-    if isinstance(value, Enum):
-        return f"{_name_of(cls)}.{value.name}"
-    if isinstance(value, Number | range):
-        return repr(value)
-    has_data = any(name in base.__dict__ for base in cls.__mro__ for name in _DATA_METHODS)
-    if callable(value) or has_data or _owner(cls, "__repr__") is object:
-        return f"<{_name_of(cls)}>"
-    return _scrub(re.sub(r" at 0x[0-9a-fA-F]+", "", _first_line(repr(value))))
-
-
-def _size(value: Any) -> int | None:
-    """The length of data, if asking for it is cheap and runs no code of the user's."""
-    cls = type(value)
-    return len(value) if cls in _CONTAINERS or (_is_ours(cls) and hasattr(cls, "__len__")) else None
-
-
-def _sized(value: Any, size: int) -> str:
-    opening, closing = tuple(_brackets(value))
-    return f"{opening}…{closing} of {size:,}"
-
-
-def _brackets(value: Any) -> str:
-    return next((brackets for kind, brackets in _CONTAINERS.items() if isinstance(value, kind)), "[]")
-
-
-def _function_name(value: Any) -> str | None:
-    """The name of a function, method or class, or of an object that stands for one; None for other values."""
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None) if callable(value) else None
-    return name.rpartition("<locals>.")[2] if type(name) is str else None
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text[: 2 * _MAX_STRING].splitlines() if line.strip()), "")
+def _has_size(value: Any) -> bool:
+    """Whether the length of data is known without running code of the user's."""
+    return type(value) in _BRACKETS or (_is_ours(type(value)) and hasattr(value, "__len__"))
 
 
 def _shorten(text: str, width: int) -> str:
@@ -458,4 +338,4 @@ def _is_secret(name: Any, value: Any) -> bool:
 
 def _scrub(text: str) -> str:
     """A text without the secret parts of addresses, and without what is assigned to a password or token."""
-    return _ASSIGNED.sub(rf"\1{_HIDDEN}", _ADDRESS.sub(r"\1\2", text[: 2 * _MAX_STRING]))
+    return _ASSIGNED.sub(rf"\1{_HIDDEN}", _ADDRESS.sub(r"\1\2", text[:_MAX_STRING]))
