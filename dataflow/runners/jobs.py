@@ -25,7 +25,6 @@ from dataflow.protocol.passes import check_length, known_length, open_flow, prom
 from dataflow.protocol.seeding import Depth, Spread, Stream
 from dataflow.protocol.state import Promise, state_of
 from dataflow.runners.rebatching import stacks_evenly
-from dataflow.system.native_threads import limit_threads_again
 from dataflow.system.worker_info import worker_info
 from dataflow.transforms.grouping import MemoryWatch, NextGroup, ReusedMemory, may_reuse_memory
 from dataflow.transport.batching_sender import BatchingSender, SenderFailed, Stopped
@@ -72,7 +71,6 @@ class Job:
         open_flow(self.flow, self.stream)
         if self.promise is not None:
             promise(self.flow, self.promise)
-        limit_threads_again()  # of libraries that the reset has imported
         if self.hands_on and may_reuse_memory(self.flow):
             self._watch = MemoryWatch()
             self._length = known_length(self.flow, self.stream.begin) or sys.maxsize
@@ -109,7 +107,6 @@ def initialise(worker_init: Callable[[], object]) -> None:
     except Exception as error:
         error.add_note(f"raised by worker_init: {getattr(worker_init, '__qualname__', None) or repr(worker_init)}")
         raise
-    limit_threads_again()  # of libraries that it has imported
 
 
 @dataclass

@@ -17,9 +17,8 @@ Guarantees of index access:
 
 Failures of single items: in the worker, `MapData` and its subclasses report them, in `_df_run_pass` and in `_df_at`:
 they call `failures.failure_reporter()`, yield `HOLE` for an item that failed, and report it under the index that they
-were asked for, which must be its position in the pass. A job calls `limit_threads_again()` after it has opened its
-flow. Wherever it steps a flow, it lets `Stopped` and `ConsumerGone` pass: a report may raise them in the middle of a
-step.
+were asked for, which must be its position in the pass. Wherever a job steps a flow, it lets `Stopped` and
+`ConsumerGone` pass: a report may raise them in the middle of a step.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Limits of native threads: how many threads BLAS, OpenMP and OpenCV use in a worker process.
 
 Each of these libraries starts one thread per core, in every process; N workers would run N times as many. Libraries
-that are already loaded are limited through `threadpoolctl`, if it is installed, and through ``cv2.setNumThreads``;
-libraries that are loaded later read the environment. No library is imported only to limit it.
+that are loaded when the worker starts are limited through `threadpoolctl`, if it is installed, and through
+``cv2.setNumThreads``; libraries that are loaded later read the environment. No library is imported only to limit it.
 
 Guarantees:
 
 - Only a process that asked for it is limited, never the main process.
-- Libraries are searched for again only after others were loaded: the search takes ten milliseconds, and a forked worker
-  knows what its parent has found.
+- A forked worker does not search for libraries: it knows what its parent has found when the runner started.
 - A child that is forked while another thread searches does not wait for a lock that nobody in it holds.
 - A share (`exact` is false) only lowers: a smaller number set before, in the program or the environment, is kept.
 """
@@ -25,7 +24,7 @@ from typing import Any, Final, Literal
 
 from dataflow.system.machine import available_cores
 
-__all__ = ["ThreadLimit", "find_pools", "limit_for", "limit_threads", "limit_threads_again", "share_of_cores"]
+__all__ = ["ThreadLimit", "find_pools", "limit_for", "limit_threads", "share_of_cores"]
 
 
 # -- Thread limits -----------------------------------------------------------------------------------------------------
@@ -59,9 +58,7 @@ class _Process:
     """The limit in this process, and in processes forked from it until they set their own."""
 
     limit: ThreadLimit | None = None
-    inherited_cv2 = False
     pools: Sequence[Any] = ()  # of threads: the controllers that threadpoolctl has found
-    loaded: frozenset[str] | None = None  # libraries at that time; None before, or if unknown
 
 
 _here = _Process()
@@ -91,38 +88,24 @@ def share_of_cores(num_workers: int) -> int:
 def limit_threads(limit: ThreadLimit) -> None:
     """Limit the threads of native libraries in this process; called when it starts."""
     _here.limit = limit
-    _here.inherited_cv2 = "cv2" in sys.modules and _is_forked()
+    is_forked = _is_forked()
     for name in _VARIABLES:
         if limit.exact or not 1 <= _number(os.environ.get(name)) <= limit.count:
             os.environ[name] = str(limit.count)
-    limit_threads_again()
-
-
-def limit_threads_again() -> None:
-    """Limit libraries that were loaded since the last call. No-op if there is no limit."""
-    limit = _here.limit
-    if limit is not None:
-        _limit_pools(limit)
-        _limit_cv2(limit)
-
-
-def _limit_pools(limit: ThreadLimit) -> None:
-    for library in find_pools():
+    for library in _here.pools if is_forked else find_pools():
         if _is_other(limit, library.num_threads):
             library.set_num_threads(limit.count)
+    _limit_cv2(limit, is_inherited=is_forked)
 
 
 def find_pools() -> Sequence[Any]:
     """The controllers of the loaded libraries' thread pools; none if `threadpoolctl` is not installed."""
-    if _here.loaded is None or _here.loaded != _loaded_libraries():
-        try:
-            from threadpoolctl import ThreadpoolController
-        except ImportError:
-            return ()
-        with _searching:
-            _here.pools = ThreadpoolController().lib_controllers
-        # After `pools`: another thread that finds this one up to date takes them as they are.
-        _here.loaded = _loaded_libraries()
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ImportError:
+        return ()
+    with _searching:
+        _here.pools = ThreadpoolController().lib_controllers
     return _here.pools
 
 
@@ -134,26 +117,13 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-def _loaded_libraries() -> frozenset[str] | None:
-    """The libraries in the memory of this process; None where the system does not tell.
-
-    The dynamic linker could count them, too, but holds a lock while it calls back: a child that is forked meanwhile by
-    another thread would wait for that lock without end.
-    """
-    try:
-        with open("/proc/self/maps") as file:
-            return frozenset(line[line.index("/") :] for line in file if ".so" in line and "/" in line)
-    except OSError:
-        return None
-
-
-def _limit_cv2(limit: ThreadLimit) -> None:
+def _limit_cv2(limit: ThreadLimit, *, is_inherited: bool) -> None:
     cv2 = sys.modules.get("cv2")
     get: Callable[[], int] | None = getattr(cv2, "getNumThreads", None)
     set_: Callable[[int], Any] | None = getattr(cv2, "setNumThreads", None)
     if get is None or set_ is None:  # not imported, or only partly
         return
-    if _here.inherited_cv2 or limit.count == 1:
+    if is_inherited or limit.count == 1:
         # Use no pool at all. The threads of a pool that was used before the fork do not exist here, and
         # setting any other number, 1 included, would wait endlessly for them to end.
         set_(0)

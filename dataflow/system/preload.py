@@ -1,7 +1,7 @@
 """What the fork server does once, by importing this module, so that each of its workers has it.
 
-It finds the pools of native threads, and imports `importlib.metadata`, which tells the libraries that a function uses
-from the user's program, and `numpy.ma`, which NumPy imports when a batch is checked for masked arrays.
+It imports what the search for native threads needs, `importlib.metadata`, which tells the libraries that a function
+uses from the user's program, and `numpy.ma`, which NumPy imports when a batch is checked for masked arrays.
 """
 
 import numpy.ma  # noqa: F401

@@ -1,5 +1,4 @@
 import os
-import subprocess
 import sys
 import threading
 import types
@@ -7,7 +6,7 @@ import types
 import pytest
 
 from dataflow.system import native_threads
-from dataflow.system.native_threads import ThreadLimit, limit_for, limit_threads, limit_threads_again
+from dataflow.system.native_threads import ThreadLimit, limit_for, limit_threads
 from tests.support.waits import LIMIT
 
 
@@ -32,24 +31,15 @@ def searches(monkeypatch):
     return lambda: FakeController.searches
 
 
-def test_libraries_are_searched_for_again_only_after_others_were_loaded(searches, monkeypatch):
-    loaded = frozenset({"/one.so"})
-    monkeypatch.setattr(native_threads, "_loaded_libraries", lambda: loaded)
+def test_a_forked_worker_limits_the_libraries_that_its_parent_has_found(searches, monkeypatch):
     limit_for("share", 1)  # in the parent
-    limit_threads(ThreadLimit(1, exact=False))
-    limit_threads_again()
-    assert searches() == 1
-    loaded = frozenset({"/one.so", "/other.so"})
-    limit_threads_again()
-    limit_threads_again()
-    assert searches() == 2
-
-
-def test_where_nobody_knows_the_libraries_they_are_searched_for_every_time(searches, monkeypatch):
-    monkeypatch.setattr(native_threads, "_loaded_libraries", lambda: None)
-    limit_threads(ThreadLimit(1, exact=False))
-    limit_threads_again()
-    assert searches() == 2
+    num_set = []
+    library = types.SimpleNamespace(num_threads=8, set_num_threads=num_set.append)
+    native_threads._here.pools.append(library)
+    for is_forked, num_searches in ((True, 1), (False, 2)):
+        monkeypatch.setattr(native_threads, "_is_forked", lambda is_forked=is_forked: is_forked)
+        limit_threads(ThreadLimit(3, exact=False))
+        assert searches() == num_searches and num_set == [3]
 
 
 def test_opencv_gets_fewer_threads_where_it_has_more(searches, monkeypatch):
@@ -59,23 +49,8 @@ def test_opencv_gets_fewer_threads_where_it_has_more(searches, monkeypatch):
     monkeypatch.setattr(native_threads, "_is_forked", lambda: False)
     limit_threads(ThreadLimit(3, exact=False))
     cv2.getNumThreads = lambda: 2
-    limit_threads_again()
+    limit_threads(ThreadLimit(3, exact=False))
     assert num_set == [3]
-
-
-def test_a_library_that_is_loaded_is_noticed():
-    if native_threads._loaded_libraries() is None:
-        pytest.skip("this system does not tell")
-    code = """
-import sys
-from dataflow.system.native_threads import _loaded_libraries
-before = _loaded_libraries()
-assert before == _loaded_libraries()
-assert "_sqlite3" not in sys.modules
-import _sqlite3
-assert before < _loaded_libraries(), before
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT)
 
 
 def test_no_child_is_forked_while_another_thread_searches(searches, monkeypatch):
