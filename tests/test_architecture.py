@@ -22,7 +22,7 @@ LAYERS = {  # each room, or module that is in none, and what it may import besid
     "system": "errors",
     "protocol": "errors system",
     "transport": "errors system protocol.failures",
-    "sources": "errors protocol system.descriptors system.pickling system.session system.urls system.walking",
+    "sources": "errors protocol system.descriptors system.session system.urls system.walking",
     "transforms": "errors protocol system.interrupts system.session",
     "observe": "errors system protocol transport transforms",
     "runners": "errors system protocol transport transforms observe",

@@ -36,7 +36,6 @@ from dataflow.protocol.datapoint import HOLE, present
 from dataflow.protocol.kept import KeptInWorker, report
 from dataflow.runners.jobs import PassTask
 from dataflow.runners.rebatching import WorkerBatch, pieces
-from dataflow.system.pickling import shorten_notes
 from dataflow.transport.message_layout import NO_ROOM
 from dataflow.transport.messages import Kind, Message
 from dataflow.transport.task_queue import PAIRED, WHOLE, QueuedTask, TaskQueue
@@ -1011,7 +1010,6 @@ class MapTasks(TaskSchedule):
             index = self.index + len(self._collected) if self.index < PAIRED else self._unencoded[0]
             self._unencoded = _NOTHING
             self.under_way -= 1
-            shorten_notes(error)
             error.add_note(
                 f"the datapoint at index {index} of the input cannot be sent to a worker. "
                 "Give out arrays, numbers, text and containers of them, or use MultiThreadMapData, which sends nothing"

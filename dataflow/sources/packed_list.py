@@ -22,7 +22,6 @@ from typing import Any, Final
 
 from dataflow.errors import NotPicklable
 from dataflow.system.descriptors import Descriptor, closed_on_error, shared_memory_file
-from dataflow.system.pickling import shorten_notes
 
 __all__ = ["PackedList"]
 
@@ -110,7 +109,6 @@ def _write(file: Descriptor, elements: Iterable[Any]) -> tuple[int, int]:
             try:
                 data = pickle.dumps(element, _PROTOCOL)
             except Exception as error:
-                shorten_notes(error)
                 raise NotPicklable(
                     f"the datapoint at index {k}, of type {type(element).__name__}, cannot be pickled, so the list "
                     f"cannot be packed: {error}. Put what makes it into the list, and make it with MapData; or pass "

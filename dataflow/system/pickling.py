@@ -47,7 +47,6 @@ __all__ = [
     "loads",
     "main_importable",
     "name_where_found",
-    "shorten_notes",
 ]
 
 _MAIN_NAMES: Final = ("__main__", "__mp_main__")
@@ -115,27 +114,6 @@ def loads(data: Any) -> Any:
         for namespace in _main_namespaces():
             namespace.update(variables)
     return value
-
-
-def shorten_notes(error: BaseException) -> None:
-    """Make one note of those in which Python 3.14's pickle says what the object that it refused is in.
-
-    It adds one per level, the innermost first, up to the levels of `multiprocessing` and of this package, which say
-    nothing to a user.
-    """
-    notes: list[str] = getattr(error, "__notes__", [])
-    levels = [note.removeprefix(_NOTE) for note in notes if note.startswith(_NOTE)]
-    outer = next((k for k, level in enumerate(levels) if level.startswith(_OWN_LEVELS)), None)
-    if outer is not None:
-        del levels[max(outer - 1, 0) :]  # with the name of the attribute there
-    where = ", ".join(level for level in reversed(levels) if not level.endswith(" state"))
-    if levels or outer is not None:
-        kept = [note for note in notes if not note.startswith(_NOTE)]
-        notes[:] = [f"it is in {where}", *kept] if where else kept
-
-
-_NOTE: Final = "when serializing "
-_OWN_LEVELS: Final = ("dataflow.", "multiprocessing.")
 
 
 def _can_be_sent(value: Any, main: MainModule | None) -> bool:

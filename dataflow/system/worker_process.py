@@ -45,7 +45,7 @@ import numpy as np
 from dataflow.errors import NotPicklable
 from dataflow.system.descriptors import Descriptor, passing_to_child, pipe, shared_memory_file
 from dataflow.system.interrupts import signals_blocked, signals_deferred
-from dataflow.system.pickling import dumps, imported_main, inherited_by_fork, loads, main_importable, shorten_notes
+from dataflow.system.pickling import dumps, imported_main, inherited_by_fork, loads, main_importable
 from dataflow.system.worker_errors import NO_GUARD
 from dataflow.system.worker_info import WorkerInfo, entering
 from dataflow.system.worker_pool import Worker
@@ -104,7 +104,6 @@ class Payload:
         try:
             data = dumps(self._value, main=imported_main() if is_started else None)
         except Exception as error:
-            shorten_notes(error)
             raise NotPicklable(self.complaint(self._value, error)) from error
         if not is_started or len(data) <= _MAX_INLINE:
             return _Pickled, (data,)
@@ -269,9 +268,6 @@ class ProcessWorker(Worker):
         ):
             try:
                 process.start()
-            except NotPicklable as error:
-                shorten_notes(error)
-                raise
             except (ConnectionError, EOFError) as error:
                 if context.get_start_method() != "forkserver":
                     raise

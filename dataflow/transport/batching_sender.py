@@ -22,7 +22,6 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from dataflow.protocol.failures import Report
-from dataflow.system.pickling import shorten_notes
 from dataflow.system.session import forked_off
 from dataflow.transport.codec import Encoder
 from dataflow.transport.flow_control import Quota, Room
@@ -419,7 +418,6 @@ class BatchingSender:
 
     def _explain(self, error: Exception, start: int, dp: Any) -> None:
         """Add a note that names the datapoint and the component that cannot be sent."""
-        shorten_notes(error)
         with self._sending:
             # With the lock held, as the flusher moves datapoints from one number to the other.
             position = self._sent + len(self._collected) - start

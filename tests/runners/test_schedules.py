@@ -586,9 +586,7 @@ class PickyQueue(FakeTaskQueue):
 
     def encode(self, dp, *, is_only_task):
         if "bad" in dp:
-            error = TypeError("it cannot be pickled")
-            error.add_note("when serializing list item 3")  # as pickle does from Python 3.14 on
-            raise error
+            raise TypeError("it cannot be pickled")
         return super().encode(dp, is_only_task=is_only_task)
 
 
@@ -599,8 +597,7 @@ def test_a_datapoint_that_cannot_be_sent_is_named_by_its_index_and_takes_no_room
     fill(schedule, [(7, "a"), (5, "b")] if paired else "ab")
     with pytest.raises(TypeError) as caught:
         schedule.add((12, "bad") if paired else "bad")
-    where, note = caught.value.__notes__
-    assert where == "it is in list item 3"
+    (note,) = caught.value.__notes__
     assert note.startswith("the datapoint at index 12 of the input cannot be sent to a worker. Give out arrays")
     assert schedule.under_way == 2 and schedule.has_room()
     fill(schedule, [(6, "c")] if paired else "c")

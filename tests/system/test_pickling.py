@@ -7,13 +7,12 @@ import os
 import pickle
 import sys
 import textwrap
-import threading
 import types
 
 import numpy as np
 import pytest
 
-from dataflow import MapData, MultiProcessMapData, MultiProcessRunner, NotPicklable
+from dataflow import MapData, MultiProcessRunner
 from dataflow.sources.in_memory import DataFromList
 from dataflow.system import pickling
 from dataflow.system.pickling import (
@@ -25,7 +24,6 @@ from dataflow.system.pickling import (
     imported_main,
     loads,
     main_importable,
-    shorten_notes,
 )
 from dataflow.transport.nested_arrays import NestedUnpickler, ToWorkers
 from tests.support.main_program import SAID, run
@@ -397,76 +395,6 @@ def test_a_local_class_that_a_worker_has_made_is_refused():
         pytest.raises((pickle.PicklingError, AttributeError), match="Local"),
     ):
         list(runner)
-
-
-def with_notes(*notes):
-    error = TypeError("cannot pickle '_thread.lock' object")
-    for note in notes:
-        error.add_note(note)
-    return error
-
-
-@pytest.mark.parametrize(
-    ("notes", "expected"),
-    [
-        ([], []),
-        (["another"], ["another"]),
-        (
-            ["when serializing list item 1", "when serializing dict item 'x'", "another"],
-            ["it is in dict item 'x', list item 1", "another"],
-        ),
-        (
-            [
-                "when serializing dict item 'lock'",
-                "when serializing Own state",
-                "when serializing Own object",
-                "when serializing dict item 'func'",
-                "when serializing dataflow.transforms.mapping.MapData state",
-                "when serializing dataflow.transforms.mapping.MapData object",
-            ],
-            ["it is in Own object, dict item 'lock'"],
-        ),
-        (
-            ["when serializing tuple item 3", "when serializing multiprocessing.context.ForkServerProcess state"],
-            [],
-        ),
-    ],
-)
-def test_the_notes_of_pickle_become_one(notes, expected):
-    error = with_notes(*notes)
-    shorten_notes(error)
-    assert getattr(error, "__notes__", []) == expected
-
-
-class Holding:
-    def __init__(self):
-        self.inner = {"deep": [1, threading.Lock()]}
-
-    def __call__(self, dp):
-        return dp
-
-
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_what_cannot_be_sent_to_a_worker_is_told_in_few_lines(method):
-    df = MultiProcessMapData(DataFromList([[1]]), 1, Holding(), strict=True, context=method)
-    with df, pytest.raises(NotPicklable, match=r"^MapData.func .* cannot be sent to a worker") as raised:
-        next(iter(df))
-    assert not hasattr(raised.value, "__notes__") or raised.value.__notes__ == []
-    notes = getattr(raised.value.__cause__, "__notes__", [])
-    where = "dict item 'inner', dict item 'deep', list item 1"
-    assert notes == ([f"it is in {Holding.__module__}.Holding object, {where}"] if sys.version_info >= (3, 14) else [])
-
-
-@pytest.mark.parametrize("by_worker", [False, True])
-def test_a_datapoint_that_cannot_be_sent_is_told_in_few_lines(by_worker):
-    bad = [1, {"deep": [threading.Lock()]}]
-    ds = MapData(DataFromList([[1]]), lambda dp: bad) if not by_worker else DataFromList([[1]])
-    df = MultiProcessMapData(ds, 1, lambda dp: bad if by_worker else dp, strict=True, context="fork")
-    with df, pytest.raises((TypeError, pickle.PicklingError), match="cannot pickle") as raised:
-        next(iter(df))
-    where = ["it is in list item 1, dict item 'deep', list item 0"] if sys.version_info >= (3, 14) else []
-    assert [note for note in raised.value.__notes__ if "list item" in note] == where
-    assert not any("when serializing" in note for note in raised.value.__notes__)
 
 
 def test_keys_name_the_process():
