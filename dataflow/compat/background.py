@@ -29,7 +29,6 @@ from dataflow.compat.timing import Profile, Statistics
 from dataflow.protocol.parameters import (
     deferred_function,
     flag,
-    hinting,
     keyword_arguments,
     positional_arguments,
     seconds,
@@ -105,7 +104,6 @@ class BackgroundProc(SharedMem):
     seeded_by_worker: ClassVar[bool] = True
     """Whether the processes that two workers start with the same seed draw different numbers."""
 
-    @hinting
     def __init__(
         self,
         target: Any,

@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex
 from dataflow.compat.background import BackgroundProc, checked_options, time_limit
 from dataflow.errors import TimeoutError
 from dataflow.protocol.base import T_co
-from dataflow.protocol.parameters import chosen_start_method, hinting
+from dataflow.protocol.parameters import chosen_start_method
 from dataflow.protocol.pauses import paused, pausing
 from dataflow.protocol.seeding import Stream, derived, root_seed
 from dataflow.protocol.state import state_of
@@ -55,7 +55,6 @@ class BackgroundData(Source[T_co]):
     _df_endless = True
     _df_continues = True
 
-    @hinting
     def __init__(
         self,
         target: Callable[..., Any],

@@ -34,7 +34,6 @@ from dataflow.errors import DataFlowTerminated
 from dataflow.protocol.parameters import (
     flag,
     function,
-    hinting,
     keyword_arguments,
     positional_arguments,
     start_method,
@@ -96,7 +95,6 @@ class SharedQ(SharedMem):
         ELEKTRONN and ELEKTRONN2, whose class of this name it replaces.
     """
 
-    @hinting
     def __init__(
         self,
         n_proc: SupportsIndex = 0,

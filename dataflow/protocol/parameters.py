@@ -1,7 +1,6 @@
 """Argument checks for constructors, whose errors name the parameter, its value and the remedy.
 
-`owner` is the class that the user has called: an instance, or its name. `hinting` wraps a constructor: its error for an
-unexpected keyword names the parameter that other classes, other libraries and older tensorpack versions call so.
+`owner` is the class that the user has called: an instance, or its name.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import inspect
 import operator
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
@@ -25,7 +24,6 @@ __all__ = [
     "deferred_result",
     "flag",
     "function",
-    "hinting",
     "keyword_arguments",
     "positional_arguments",
     "seconds",
@@ -307,50 +305,3 @@ def _shown(value: Any) -> str:
     except Exception:
         return f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-# -- Keywords with another name here -----------------------------------------------------------------------------------
-
-
-P = ParamSpec("P")
-
-_SYNONYMS: Final = (
-    (
-        "num_proc",
-        "num_thread",
-        "n_proc",
-        "nr_proc",
-        "nr_process",
-        "nr_thread",
-        "nr_worker",
-        "num_process",
-        "num_processes",
-        "num_threads",
-        "num_worker",
-        "num_workers",
-        "n_jobs",
-        "workers",
-    ),
-    ("num_prefetch", "hwm", "buffer_size", "nr_prefetch", "prefetch", "prefetch_factor", "prefetch_size"),
-    ("map_func", "func", "function", "mapper"),
-    ("num_reuse", "nr_reuse"),
-    ("num", "nr", "num_repeat", "repeat"),
-    ("context", "mp_context", "multiprocessing_context", "start_method"),
-)
-"""Groups of synonyms. If a class has several parameters of a group, the first one is suggested."""
-
-
-def hinting(init: Callable[P, None]) -> Callable[P, None]:
-    """Wrap a constructor so that its error for an unknown keyword names the corresponding parameter."""
-    known = inspect.signature(init).parameters
-
-    @functools.wraps(init)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
-        if not known.keys() >= kwargs.keys():
-            given = next(name for name in kwargs if name not in known)
-            synonyms = next((names for names in _SYNONYMS if given in names), ())
-            here = next((f": here it is called {name}" for name in synonyms if name in known), "")
-            raise TypeError(f"{type(args[0]).__name__} got an unexpected keyword argument {given!r}{here}")
-        init(*args, **kwargs)
-
-    return checked

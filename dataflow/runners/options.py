@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -9,7 +10,7 @@ from multiprocessing.context import BaseContext
 from typing import Any, Final, Literal, ParamSpec, Self, SupportsIndex, TypedDict
 
 from dataflow.protocol.failures import Budget
-from dataflow.protocol.parameters import count_or_fraction, flag, function, hinting, seconds, start_method, whole_number
+from dataflow.protocol.parameters import count_or_fraction, flag, function, seconds, start_method, whole_number
 from dataflow.system.descriptors import soft_limit
 from dataflow.system.machine import WORKERS_PER_CORE
 from dataflow.system.native_threads import share_of_cores
@@ -265,7 +266,7 @@ P = ParamSpec("P")
 
 
 def takes(keywords: type, **defaults: Any) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Give a constructor with ``**options`` the signature that lists them, and refuse all others, as `hinting` does.
+    """Give a constructor with ``**options`` the signature that lists them, and refuse all others.
 
     Args:
         keywords: The `TypedDict` of its options.
@@ -287,7 +288,15 @@ def takes(keywords: type, **defaults: Any) -> Callable[[Callable[P, None]], Call
             for one in (*own, *listed)
         ]
         vars(init)["__signature__"] = signature.replace(parameters=shown, return_annotation=None)
-        return hinting(init)
+        names = {one.name for one in shown}
+
+        @functools.wraps(init)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+            if unknown := [name for name in kwargs if name not in names]:
+                raise TypeError(f"{type(args[0]).__name__} got an unexpected keyword argument {unknown[0]!r}")
+            init(*args, **kwargs)
+
+        return checked
 
     return decorated
 

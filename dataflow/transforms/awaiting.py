@@ -29,7 +29,6 @@ from dataflow.protocol.parameters import (
     count_or_fraction,
     deferred_kind,
     flag,
-    hinting,
     seconds,
     whole_number,
 )
@@ -141,7 +140,6 @@ class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
         timeout: float | None = None,
         max_failures: Budget | None = None,
     ) -> None: ...
-    @hinting
     def __init__(
         self,
         ds: DataFlow,

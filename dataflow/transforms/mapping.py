@@ -13,7 +13,7 @@ from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co, T_in
 from dataflow.protocol.datapoint import present
 from dataflow.protocol.failures import Budget
 from dataflow.protocol.generators import SeededGlobals
-from dataflow.protocol.parameters import count_or_fraction, flag, function, hinting
+from dataflow.protocol.parameters import count_or_fraction, flag, function
 from dataflow.protocol.passes import in_worker, known_length
 from dataflow.protocol.seeding import Rng, Stream
 from dataflow.protocol.state import state_of
@@ -65,7 +65,6 @@ class MapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
     _df_takes = 1
     seed_globals: bool = False
 
-    @hinting
     def __init__(
         self,
         ds: DataFlow[T_in],
@@ -150,7 +149,6 @@ class MapDataComponent(MapData[T_co]):
         [[1, 'a'], [4, 'b']]
     """
 
-    @hinting
     def __init__(
         self,
         ds: DataFlow,

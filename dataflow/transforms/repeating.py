@@ -13,7 +13,7 @@ import numpy as np
 from dataflow.errors import Dropped, EmptyPass, LengthUnknown, NotReentrant, TimeoutError
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.protocol.datapoint import HOLE
-from dataflow.protocol.parameters import flag, hinting, whole_number
+from dataflow.protocol.parameters import flag, whole_number
 from dataflow.protocol.passes import known_length, passes_on
 from dataflow.protocol.pauses import flatten, limit, paused, pausing
 from dataflow.protocol.seeding import Stream
@@ -47,7 +47,6 @@ class RepeatedData(ProxyDataFlow[T_co]):
         (4, [[1], [2], [1], [2]])
     """
 
-    @hinting
     def __init__(self, ds: DataFlow[T_co], num: int) -> None:
         super().__init__(ds)
         self.num = whole_number(self, "num", num)
@@ -117,7 +116,6 @@ class RepeatedDataPoint(ProxyDataFlow[T_co]):
         [[1], [1], [2], [2]]
     """
 
-    @hinting
     def __init__(self, ds: DataFlow[T_co], num: int) -> None:
         super().__init__(ds)
         self.num = whole_number(self, "num", num, 1)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dataflow.errors import TimeoutError
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, RNGDataFlow, T_co
-from dataflow.protocol.parameters import hinting, whole_number
+from dataflow.protocol.parameters import whole_number
 from dataflow.protocol.passes import passes_on
 from dataflow.protocol.pauses import Pause, limit, paused, pausing, resumed
 from dataflow.protocol.seeding import Stream, Table, permutation, rng, root_seed
@@ -111,7 +111,6 @@ class LocallyShuffleData(ProxyDataFlow[T_co], RNGDataFlow[T_co]):
     _df_endless = True
     _df_continues = True
 
-    @hinting
     def __init__(
         self,
         ds: DataFlow[T_co],

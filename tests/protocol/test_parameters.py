@@ -337,47 +337,8 @@ def test_the_default_start_method_is_not_fixed_by_a_constructor(monkeypatch):
 
 # -- keywords ----------------------------------------------------------------------------------------------------------
 
-KEYWORDS = [
-    (AsyncMapData, "map_func", "func"),
-    (MultiProcessRunner, "nr_prefetch", "num_prefetch"),
-    (MultiProcessRunner, "nr_proc", "num_proc"),
-    (MultiProcessRunnerZMQ, "nr_proc", "num_proc"),
-    (MultiProcessRunnerZMQ, "n_proc", "num_proc"),
-    (MultiProcessRunnerZMQ, "num_prefetch", "hwm"),
-    (MultiProcessRunnerZMQ, "prefetch_factor", "hwm"),
-    (MultiProcessRunnerZMQ, "mp_context", "context"),
-    (MultiThreadRunner, "nr_thread", "num_thread"),
-    (MultiThreadRunner, "num_proc", "num_thread"),
-    (MultiThreadMapData, "nr_thread", "num_thread"),
-    (MultiThreadMapData, "func", "map_func"),
-    (MultiProcessMapData, "nr_proc", "num_proc"),
-    (MultiProcessMapData, "num_thread", "num_proc"),
-    (MultiProcessMapAndBatchData, "nr_proc", "num_proc"),
-    (MultiProcessMapDataComponentSharedArray, "num_proc", "nr_proc"),
-    (RayRunner, "nr_proc", "num_proc"),
-    (RayMapData, "n_jobs", "num_proc"),
-    (ParallelData, "num_proc", "num_workers"),
-    (BackgroundProc, "num_proc", "n_proc"),
-    (BackgroundData, "nr_proc", "n_proc"),
-    (SharedQ, "num_proc", "n_proc"),
-    (RepeatedData, "nr", "num"),
-    (RepeatedDataPoint, "nr", "num"),
-    (LocallyShuffleData, "nr_reuse", "num_reuse"),
-    (MapData, "map_func", "func"),
-    (MapDataComponent, "map_func", "func"),
-]
 
-
-@pytest.mark.parametrize(("kind", "given", "here"), KEYWORDS)
-def test_a_keyword_of_elsewhere_is_answered_with_the_one_of_here(kind, given, here):
-    right = MADE[kind]()
-    wrong = {**right, given: right.pop(here, 2)}
-    wrong.pop(here, None)
-    with pytest.raises(TypeError, match=rf"{kind.__name__} got an .* '{given}': here it is called {here}$"):
-        kind(**wrong)
-
-
-def test_keywords_that_nobody_knows_are_left_to_python():
+def test_a_keyword_that_is_not_in_the_signature_is_refused():
     with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
         MultiProcessRunnerZMQ(numbers(), colour=2)
     with pytest.raises(TypeError, match="unexpected keyword argument 'num_reuse'"):

@@ -119,7 +119,7 @@ def test_a_flow_that_cannot_be_addressed_needs_one_worker_or_a_map():
         ({"backend": "thread", "max_bytes": 1 << 20}, 'max_bytes= is an option of backend="process" or "ray"'),
         ({"backend": "thread", "context": "fork"}, 'context= is an option of backend="process", and'),
         ({"backend": "ray", "context": "fork"}, 'context= is an option of backend="process", and backend is "ray"'),
-        ({"num_proc": 3}, "here it is called num_workers"),
+        ({"num_proc": 3}, "ParallelData got an unexpected keyword argument 'num_proc'"),
         ({"speed": 3}, "unexpected keyword argument 'speed'"),
     ],
 )
