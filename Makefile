@@ -50,7 +50,7 @@ test-frameworks: $(INSTALLED)frameworks ## run the tests that need PyTorch, JAX,
 	$(RUN) -m pytest -q tests/frameworks tests/sources tests/formats tests/transforms tests/protocol/test_datapoint.py tests/test_documents.py tests/test_examples.py tests/test_notebooks.py $(PYTEST_ARGS)
 
 test-browser: $(INSTALLED)test $(INSTALLED)docs $(INSTALLED)browser ## open the HTML report and all pages of the documents in a headless Chromium
-	$(RUN) -m pytest -q tests/observe/test_report_page.py tests/pages $(PYTEST_ARGS)
+	$(RUN) -m pytest -q -m "full or not full" tests/observe/test_report_page.py tests/pages $(PYTEST_ARGS)
 
 mutants: $(INSTALLED)quick $(INSTALLED)mutants ## change the pure modules in small ways, and list the changes that no test notices
 	$(RUN) -m tests.mutants $(MODULES)

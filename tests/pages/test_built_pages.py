@@ -1,4 +1,8 @@
-"""The built pages: links lead somewhere, nothing is loaded from elsewhere, and assistants find all of them."""
+"""The built pages: links lead somewhere, nothing is loaded from elsewhere, and assistants find all of them.
+
+To build them takes half a minute of the processor, so what looks at them is not in the quick suite; `make check` builds
+them too, where a link that is broken in a page's source is an error.
+"""
 
 import importlib.util
 import re
@@ -56,6 +60,7 @@ def broken(link, page, pages, root):
     return None
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_no_link_is_broken(pages, built):
     found = {
@@ -68,6 +73,7 @@ def test_no_link_is_broken(pages, built):
     assert len(pages) > 30
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(pages, built):
     loads = {(page.name, load) for page, content in pages.items() for load in content.loads}
@@ -91,6 +97,7 @@ def test_a_broken_link_and_a_load_from_elsewhere_are_found(tmp_path):
     assert pages[other].loads == ["https://example.org/x.png", "//example.org/y"]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_assistants_find_every_page_with_what_it_is_about(pages, built):
     text = (built / "llms.txt").read_text("utf-8")
@@ -103,6 +110,7 @@ def test_assistants_find_every_page_with_what_it_is_about(pages, built):
     assert all(description != title for title, _, description in rows)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_titles_for_search_engines_are_headings_and_differ(pages, built):
     titles = [content.title for page, content in pages.items() if page.name == "index.html"]
@@ -110,6 +118,7 @@ def test_titles_for_search_engines_are_headings_and_differ(pages, built):
     assert "Resume training in the middle of an epoch - dataflow" in titles
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_promise_and_an_example_lead_to_their_source(built):
     home = (built / "index.html").read_text("utf-8")

@@ -38,6 +38,7 @@ def open_all(folder, width, scheme):
     return wrong
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
 def test_every_page_opens_without_errors_and_fits_the_window(width, scheme, built):
