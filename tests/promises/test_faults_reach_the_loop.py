@@ -75,19 +75,19 @@ class Case:
 def cases() -> list[Any]:
     """Every three of a fault, a start method and a place, with one worker or with two in turn.
 
-    Quick is every fault in two places under fork, and in one under another start method. An interpreter takes ten times
-    as long to start as a worker of a fork server, and a worker that starts workers under forkserver starts a server:
-    every fifth fault is quick under spawn, and every fifth in a runner under forkserver.
+    Quick is every fault in one place under fork, and every fifth one under forkserver: in a runner in another only one
+    of them, which starts a server in each worker. Under spawn, where each worker is an interpreter, two are quick: one
+    with a class that the consumer cannot import, and a death.
     """
     places, processes = [*PLACES], [fault for fault in FAULTS if fault.in_processes]
-    quick: dict[Any, Any] = {}
+    quick: dict[Any, Any] = {
+        (BY_NAME["local-class"], "spawn", "process", 1): (),
+        (BY_NAME["SIGKILL"], "spawn", "zmq", 1): (),
+    }
     for k, fault in enumerate(processes):
-        if k % 5 == 0:
-            quick[fault, "spawn", places[k // 5 % 4], 1] = ()
-        else:
-            quick[fault, "forkserver", places[2 * (k % 5 == 1) + k % 2], 2 - (k % 5 == 2)] = ()
-        for around, place in enumerate(places[k % 2 :: 2]):  # one alone and one in another
-            quick[fault, "fork", place, 1 + (k // 2 + around) % 2] = ()
+        quick[fault, "fork", places[k % 4], 1 + k // 4 % 2] = ()
+        if k % 5 == 1:
+            quick[fault, "forkserver", places[k // 5 % 3], 2] = ()
     chosen = quick | {
         (fault, method, place, 1 + (i + j + k) % 2): pytest.mark.full
         for (i, fault), (j, method), (k, place) in itertools.product(*map(enumerate, (processes, METHODS, PLACES)))
