@@ -50,3 +50,13 @@ def repeated(names: Iterable[str], num: int = 20) -> list[Any]:
         pytest.param(name, id=f"{name}-{k}", marks=[pytest.mark.full] if k else [])
         for name, k in itertools.product(names, range(num))
     ]
+
+
+def only(quick: Iterable[Any], cases: Iterable[Any]) -> list[Any]:
+    """The cases as parameters of a test; all but the `quick` ones are marked `full`."""
+    quick, cases = list(quick), list(cases)
+    assert all(case in cases for case in quick), "a quick case is none of the test's"
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=[] if case in quick else [pytest.mark.full])
+        for case in cases
+    ]
