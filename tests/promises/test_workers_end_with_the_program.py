@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 import logging
 import os
 import signal
@@ -35,7 +36,7 @@ from dataflow.runners.engine import Engine
 from dataflow.system.worker_process import ProcessWorker
 from tests.support.busy import Busy
 from tests.support.faults import deadline
-from tests.support.products import covering, rotating
+from tests.support.products import only, rotating
 from tests.support.stacks import is_inside
 from tests.support.waits import LIMIT, wait_until
 
@@ -131,22 +132,27 @@ NESTS = {
     "three levels": "MultiProcessRunnerZMQ(MultiProcessRunner(MultiProcessRunnerZMQ(FLOW, 1), 10, 1), 1)",
     "in a thread": "MultiThreadRunner(lambda: MultiProcessRunnerZMQ(FLOW, 1), 10, 1)",
 }
-KILLED = [
-    *((nest, "wait for credit", "fork") for nest in ("zmq", "process", "two levels", "in a thread")),
-    pytest.param("three levels", "wait for credit", "fork", marks=pytest.mark.full),
+QUICK_KILLED = [
+    ("in a thread", "wait for credit", "fork"),
     ("zmq", "be stopped", "fork"),
-    pytest.param("two levels", "be stopped", "fork", marks=pytest.mark.full),
-    pytest.param("zmq", "sleep", "fork", marks=pytest.mark.full),
-    ("zmq", "hold the interpreter", "fork"),
     ("process", "blocked in a write", "fork"),
     ("three levels", "hold the interpreter", "fork"),
-    pytest.param("two levels", "hold the interpreter", "forkserver", marks=pytest.mark.full),
     ("two levels", "hold the interpreter", "spawn"),
+]
+KILLED = [
+    *((nest, "wait for credit", "fork") for nest in ("zmq", "process", "two levels", "three levels")),
+    ("two levels", "be stopped", "fork"),
+    ("zmq", "sleep", "fork"),
+    ("zmq", "hold the interpreter", "fork"),
+    ("two levels", "hold the interpreter", "forkserver"),
+    *QUICK_KILLED,
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("nest", "what", "method"), KILLED, ids=lambda value: value.replace(" ", "-"))
+@pytest.mark.parametrize(
+    ("nest", "what", "method"), only(QUICK_KILLED, KILLED), ids=lambda value: value.replace(" ", "-")
+)
 def test_no_worker_outlives_a_main_process_that_is_killed(nest, what, method):
     flow = "Busy(size=1 << 20)" if what == "blocked in a write" else f"Busy({what!r})"
     with Program(
@@ -171,15 +177,11 @@ def test_no_worker_outlives_a_main_process_that_is_killed(nest, what, method):
 # Quick is one of each kind; what a forked child may do is in test_forked_children_change_nothing.py, too.
 QUICK_ENDS = (
     "with a runner in a global",
-    "with a pipe runner in a global",
     "with threads in a global",
     "nested",
-    "with a reference cycle",
     "with a worker that is stopped",
-    "while a thread iterates",
     "while a thread starts workers",
     "in a child of multiprocessing",
-    "after a child was forked that iterates its copy",
 )
 ENDS = {
     "with a runner in a global": "runner = <zmq>; list(zip(range(3), runner))",
@@ -306,9 +308,7 @@ ENDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK_ENDS else [pytest.mark.full]) for name in ENDS]
-)
+@pytest.mark.parametrize("name", only(QUICK_ENDS, ENDS))
 def test_a_program_ends_by_itself(name):
     text = ENDS[name].replace("<zmq>", "MultiProcessRunnerZMQ(Busy(), 2)")
     text = text.replace("<pipe>", "MultiProcessRunner(Busy(), 3, 2)")
@@ -355,7 +355,13 @@ def test_a_program_ends_by_itself_where_children_are_collected_by_the_system():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("nest", "what"), covering(["zmq", "process", "two levels"], ["sleep", "wait for credit"]))
+@pytest.mark.parametrize(
+    ("nest", "what"),
+    only(
+        [("process", "wait for credit"), ("two levels", "sleep")],
+        itertools.product(["zmq", "process", "two levels"], ["sleep", "wait for credit"]),
+    ),
+)
 def test_an_interrupt_reaches_the_consumer_only(nest, what):
     with Program(
         f"""
@@ -376,7 +382,7 @@ def test_an_interrupt_reaches_the_consumer_only(nest, what):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nest", ["zmq", "two levels"])
+@pytest.mark.parametrize("nest", only(["two levels"], ["zmq", "two levels"]))
 def test_a_main_process_that_is_terminated_takes_its_workers_along(nest):
     with Program(
         f"""
