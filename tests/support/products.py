@@ -1,7 +1,7 @@
 """Products of cases, of which a selection that covers them is quick."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -44,10 +44,13 @@ def rotating(name: str, choices: Mapping[str, Any], *, always: Mapping[str, Any]
     return parametrized
 
 
-def repeated(names: Iterable[str], num: int = 20) -> list[Any]:
-    """Each name as a parameter of a test of a race: once in the quick suite, `num` times in the full one."""
+def repeated(names: Iterable[str], num: int = 20, *, seldom: Collection[str] = ()) -> list[Any]:
+    """Each name as a parameter of a test of a race: once in the quick suite, `num` times in the full one.
+
+    Those of `seldom` are not in the quick suite.
+    """
     return [
-        pytest.param(name, id=f"{name}-{k}", marks=[pytest.mark.full] if k else [])
+        pytest.param(name, id=f"{name}-{k}", marks=[pytest.mark.full] if k or name in seldom else [])
         for name, k in itertools.product(names, range(num))
     ]
 
