@@ -27,7 +27,7 @@ from dataflow import (
 )
 from tests.support.chains import CHAINS, DROPPING
 from tests.support.contract import check_node, one_pass
-from tests.support.fakes import METHODS, Forever, Numbers
+from tests.support.fakes import Forever, Numbers, each_method
 from tests.support.faults import deadline, processes_of
 from tests.support.flows import chain, listed
 from tests.support.products import covering, rotating
@@ -156,7 +156,7 @@ def test_runners_are_batched_and_nested(kind):
         assert [dp[0] for dp in df] == [dp[0] for dp in chain()]
 
 
-@pytest.mark.parametrize("method", [pytest.param(m, marks=[pytest.mark.slow] if m == "spawn" else []) for m in METHODS])
+@each_method
 def test_by_every_start_method(method):
     dataflow.seed(4)
     expected = list(chain())
@@ -231,9 +231,9 @@ def kill_some(df, expected, num_kills, seed):
 @each_process_kind
 def test_killed_workers_change_nothing(kind):
     dataflow.seed(6)
-    expected = list(chain(1000))
-    with strict(kind, chain(1000), 2, max_restarts=4) as df, deadline(LIMIT):
-        kill_some(df, expected, 4, seed=1)
+    expected = list(chain(500))
+    with strict(kind, chain(500), 2, max_restarts=2) as df, deadline(LIMIT):
+        kill_some(df, expected, 2, seed=1)
 
 
 @pytest.mark.full
@@ -294,7 +294,7 @@ def law(df, kind, num):
 
 @each_kind
 @settings(
-    max_examples=settings.default.max_examples // 5,
+    max_examples=settings.default.max_examples // 8,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(CHAINS, st.integers(1, 3))
@@ -304,7 +304,7 @@ def test_random_chains_are_the_same_in_every_strict_runner(kind, df, num):
 
 @each_kind
 @settings(
-    max_examples=settings.default.max_examples // 8,
+    max_examples=settings.default.max_examples // 13,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(DROPPING, st.integers(1, 3))
