@@ -102,8 +102,6 @@ def check_worker_children(name, how):
     ("name", "how"),
     [
         ("zmq", "exit"),
-        ("strict", "raise"),
-        ("pipe", "go on"),
         ("map", "go on"),
         ("tolerant", "raise"),
         ("thread", "go on"),
