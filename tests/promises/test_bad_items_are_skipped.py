@@ -1,6 +1,6 @@
 """Items whose function raises, and batches that cannot be made: skipped within a budget, reported, and judged."""
 
-import importlib.resources
+import importlib.util
 import logging
 import multiprocessing
 import os
@@ -42,7 +42,7 @@ from dataflow.runners.maps import MultiProcessMapData, MultiThreadMapData
 from tests.support.contract import check_node, seeded
 from tests.support.fakes import every_runner, runner
 from tests.support.faults import deadline
-from tests.support.products import covering, rotating
+from tests.support.products import covering, only, rotating
 from tests.support.waits import LIMIT
 
 N = 20
@@ -221,7 +221,7 @@ def test_a_budget_that_is_used_up_further_in_comes_out_with_its_cause():
 # -- past the budget ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", [*PLAIN, ("zmq", "spawn")], ids=str)
+@pytest.mark.parametrize("case", [*PLAIN, pytest.param(("zmq", "spawn"), marks=pytest.mark.full)], ids=str)
 def test_past_the_budget_comes_an_error_with_the_list_after_all_that_was_made_before(case):
     received = []
     with runner(case, third_and_eighth_fail, max_failures=1) as df:
@@ -373,7 +373,7 @@ def seventh_fails_eighth_kills(flag, dp):
     return dp
 
 
-@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+@pytest.mark.parametrize("method", only(["fork", "forkserver"], multiprocessing.get_all_start_methods()))
 def test_an_item_that_is_done_again_after_a_death_fails_once(flag, method):
     func = partial(seventh_fails_eighth_kills, flag)
     # If 7 and 8 are in one task, the failure of 7 was reported before the worker died, and is reported again.
@@ -435,7 +435,8 @@ def read_photo(path):
 def photos(tmp_path):
     """Eight photographs, of which the sixth was cut off."""
     pytest.importorskip("cv2")
-    folder = importlib.resources.files("sklearn") / "datasets" / "images"
+    (package,) = importlib.util.find_spec("sklearn").submodule_search_locations  # to import it takes a second
+    folder = Path(package) / "datasets" / "images"
     data = [(folder / name).read_bytes() for name in ("china.jpg", "flower.jpg")]
     paths = [tmp_path / f"{k}.jpg" for k in range(8)]
     for k, path in enumerate(paths):

@@ -19,7 +19,7 @@ from tests.support.waits import LIMIT
 METHODS = ("fork", "forkserver", "spawn")
 KINDS = ("process", "zmq", "thread")
 PROCESS_KINDS = ("process", "zmq")
-# Where the start method is all that differs. Runners under spawn are quick in `every_runner`.
+# Where the start method is all that differs. Runners under spawn are quick in `every_runner(spawn=True)`.
 each_method = pytest.mark.parametrize(
     "method", ["fork", "forkserver", pytest.param("spawn", marks=[pytest.mark.slow, pytest.mark.full])]
 )
@@ -28,13 +28,14 @@ each_method = pytest.mark.parametrize(
 _KEPT = multiprocessing.RawArray("q", 1)
 
 
-def every_runner(*, num_proc: int = 1) -> list[Any]:
+def every_runner(*, num_proc: int = 1, spawn: bool = False) -> list[Any]:
     """(kind, start method) of every runner; what takes more than half a second is marked.
 
-    Each kind is quick under fork, and each other start method with one kind.
+    Each kind is quick under fork, one kind under forkserver, and, if `spawn` is given, one under spawn.
     """
     slow = {"fork": (), "forkserver": (), "spawn": (pytest.mark.slow,) if num_proc > 1 else ()}
-    full = {("process", "forkserver"): (pytest.mark.full,), ("zmq", "spawn"): (pytest.mark.full,)}
+    seldom = [("process", "forkserver"), ("zmq", "spawn"), *([] if spawn else [("process", "spawn")])]
+    full = dict.fromkeys(seldom, (pytest.mark.full,))
     return [
         *(
             pytest.param(case, id="-".join(case), marks=(*slow[case[1]], *full.get(case, ())))
