@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.support.fakes import METHODS
+from tests.support.products import only
 from tests.support.waits import LIMIT, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +106,7 @@ def ours(names, method):
     return [name for name in names if not (may_be_other and OF_MULTIPROCESSING.fullmatch(name))]
 
 
-QUICK = [("zmq", "fork"), ("strict", "spawn"), ("map", "forkserver")]  # in the last test of this file
+QUICK = [("zmq", "fork"), ("map", "forkserver")]  # in the last test of this file
 CASES = [(flow, method) for flow in FLOWS for method in METHODS]
 
 
@@ -164,7 +165,7 @@ def test_a_main_process_that_is_killed_at_any_line_of_a_start_leaves_nothing(flo
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the record is that of Linux")
-@pytest.mark.parametrize(("flow", "method"), QUICK)
+@pytest.mark.parametrize(("flow", "method"), only(QUICK, [*QUICK, ("strict", "spawn")]))
 def test_no_file_is_made_by_a_start_and_nothing_is_left_if_it_is_killed_in_the_middle(flow, method, tmp_path, folder):
     program = Program(tmp_path, flow, method)
     num_lines = check_no_file_is_made(program, folder)
