@@ -96,7 +96,7 @@ def check_none_needed(name, place, context, directory):
 
 @pytest.mark.slow
 def test_from_standard_input_no_guard_is_needed(tmp_path):
-    check_none_needed("MultiProcessRunner", "stdin", "spawn", tmp_path)
+    check_none_needed("MultiProcessRunner", "stdin", "forkserver", tmp_path)
 
 
 @pytest.mark.full
