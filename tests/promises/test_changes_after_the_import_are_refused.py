@@ -260,7 +260,7 @@ def test_what_is_too_large_is_refused_in_the_consumer(module, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.full)])
 def test_real_workers(module, method):
     here, _ = module
     with MultiProcessMapData(DataFromList([1, 2], shuffle=False), 1, here.func, strict=True, context=method) as df:
