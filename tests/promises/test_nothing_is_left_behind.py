@@ -57,7 +57,7 @@ def steady_counts():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [18, pytest.param(500, marks=pytest.mark.full)])
+@pytest.mark.parametrize("number", [9, pytest.param(500, marks=pytest.mark.full)])
 def test_hundreds_of_runners_leave_the_process_as_it_was(number):
     def churn(number):
         for k in range(number):
