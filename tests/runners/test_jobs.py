@@ -27,7 +27,7 @@ from dataflow.transport.codec import ObjectCodec
 from dataflow.transport.flow_control import Credit, Window
 from dataflow.transport.messages import DATA_KINDS, Kind
 from dataflow.transport.task_queue import PAIRED, WHOLE, Task
-from tests.support.fakes import METHODS, FakeSender, every_runner, runner
+from tests.support.fakes import FakeSender, each_method, every_runner, runner
 from tests.support.faults import deadline
 from tests.support.products import rotating
 from tests.support.waits import LIMIT, wait_until
@@ -124,7 +124,7 @@ class Shares(DataFlow):
             yield [list(self.box)]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each_method
 def test_what_it_shares_with_the_flow_stays_shared_and_it_may_be_a_lambda(method):
     box = []
     with runner(("process", method), lambda: Shares(box), worker_init=lambda: box.append("prepared")) as df:

@@ -57,6 +57,7 @@ all_runners = pytest.mark.parametrize("case", every_runner())
 all_runners_of_several = pytest.mark.parametrize("case", every_runner(num_proc=2))
 kinds = rotating("case", dict(zip(KINDS[:2], FORK, strict=False)), always={"thread": FORK[2]})
 process_runners = pytest.mark.parametrize("case", [p for p in every_runner(num_proc=2) if p.id != "thread"])
+spawning_runners = pytest.mark.parametrize("case", [p for p in every_runner(spawn=True) if p.id != "thread"])
 
 
 # -- one worker --------------------------------------------------------------------------------------------------------
@@ -222,7 +223,7 @@ def test_a_seed_reaches_flows_that_users_make_in_workers(method):
 # -- what travels to a worker ------------------------------------------------------------------------------------------
 
 
-@process_runners
+@spawning_runners
 def test_lambdas_closures_and_classes_of_a_function_travel(case):
     factor = 3
     scale = lambda k: k * factor  # noqa: E731 (it is a lambda that is to travel)
