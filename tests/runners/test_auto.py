@@ -30,6 +30,7 @@ from dataflow.protocol.state import state_of
 from dataflow.runners import options, scaling, worker_node
 from dataflow.runners.scaling import WorkerCount
 from dataflow.system.worker_pool import WorkerPool
+from tests.support.products import only
 
 LIMIT = 60.0
 N = 200
@@ -105,7 +106,7 @@ def passes_until(condition, least=3):
         yield number
 
 
-@pytest.mark.parametrize("name", FLOWS)
+@pytest.mark.parametrize("name", only(FLOWS.keys() - {"MultiProcessRunner"}, FLOWS))
 def test_workers_that_sleep_become_more_and_the_data_are_the_same(name, own_machine, caplog):
     with caplog.at_level(logging.INFO, "dataflow"), FLOWS[name](max_workers=6, timeout=LIMIT) as df:
         assert [next(iter(df))] == [[0]]
@@ -174,7 +175,7 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("lacking", REFUSALS)
+@pytest.mark.parametrize("lacking", only(["processes"], REFUSALS))
 def test_a_worker_that_cannot_be_started_is_not_needed(lacking, all_at_once, monkeypatch, caplog):
     refusal, text = REFUSALS[lacking]
     started = []
@@ -268,7 +269,7 @@ def one_core(monkeypatch):
         monkeypatch.setattr(module, "share_of_cores", lambda num: 1)
 
 
-@pytest.mark.parametrize("name", ["ParallelData", "MultiProcessMapData"])
+@pytest.mark.parametrize("name", only(["ParallelData"], ["ParallelData", "MultiProcessMapData"]))
 def test_of_many_workers_some_get_work_at_first_and_all_if_they_sleep(name, one_core, own_machine, caplog):
     make = {
         "ParallelData": lambda: ParallelData(MapData(numbers(), sleep), 6, timeout=LIMIT),
