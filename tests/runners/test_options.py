@@ -27,6 +27,7 @@ from dataflow.runners.options import ACTOR_DEFAULTS, WorkerOptions
 from dataflow.runners.parallel_data import ParallelKeywords
 from tests.support.fakes import METHODS, runner
 from tests.support.flows import listed
+from tests.support.products import only
 from tests.support.waits import LIMIT
 
 # -- threads of native libraries ---------------------------------------------------------------------------------------
@@ -154,7 +155,7 @@ def test_opencv_that_was_used_before_a_fork_neither_hangs_nor_crowds():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["function", "worker_init", pytest.param("reset", marks=pytest.mark.full)])
+@pytest.mark.parametrize("where", only(["worker_init"], ["function", "worker_init", "reset"]))
 def test_opencv_that_a_worker_loads_itself_is_limited_too(where):
     script = f"""
         import sys
