@@ -23,7 +23,8 @@ from tests.support.waits import LIMIT, wait_until
 # What is about flows, or about what cannot be pickled: arrays only are given out here.
 ELSEWHERE = {"lock-in-datapoint", "one-way-datapoint", "blocked"}
 REPORTED = [fault for fault in FAULTS if fault.in_processes and not fault.in_reset and fault.name not in ELSEWHERE]
-OTHERWISE = {("exception", "forkserver"), ("SIGKILL", "spawn")}  # tried quickly in another way, too
+OTHERWISE = {("exception", "forkserver"), ("SIGKILL", "forkserver")}  # tried quickly in another way, too
+SELDOM = {("SIGKILL", "spawn")}  # tried so in full
 QUICK = [pytest.param(m, marks=() if m == "fork" else pytest.mark.full) for m in METHODS]
 
 
@@ -52,7 +53,9 @@ CASES = [
     for k, fault in enumerate(REPORTED)
     for way, (ordered, copy) in enumerate(itertools.product((True, False), repeat=2))
     for method in METHODS
-    if (case := Case(fault, method, ordered, copy)).is_quick or method == METHODS[(k + way) % 3]
+    if (case := Case(fault, method, ordered, copy)).is_quick
+    or method == METHODS[(k + way) % 3]
+    or (way == 3 and (fault.name, method) in SELDOM)
 ]
 
 
