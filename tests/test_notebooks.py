@@ -127,7 +127,7 @@ print(nbformat.writes(notebook))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [pytest.param("fork", marks=pytest.mark.full), "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.full)])
 def test_the_page_about_notebooks_runs_as_a_notebook(method, tmp_path):
     cells = BLOCK.findall(PAGE.read_text("utf-8"))
     assert len(cells) == PAGE.read_text("utf-8").count("```python")
