@@ -151,6 +151,7 @@ def test_the_wheel_has_every_module_and_no_test(wheel):
 
 @builds
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_wheel_works_outside_of_the_checkout(installed, tmp_path):
     check_it_works(installed, tmp_path)
 
