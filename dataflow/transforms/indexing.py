@@ -28,6 +28,7 @@ __all__ = [
     "order_by_index",
     "pass_by_index",
     "pass_from",
+    "pass_in_order",
     "passes_and_positions",
     "reorder",
 ]
@@ -62,6 +63,14 @@ def order_by_index(df: DataFlow, p: int, stream: Stream) -> Iterator[Any]:
     if not df._df_endless:
         return pass_by_index(df, p, stream)
     return state_of(df).continued.take(stream, partial(_endless, df, stream), df)
+
+
+def pass_in_order(df: DataFlow, stream: Stream, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """The pass that `begin` begins, of a node that has read more than it has yielded.
+
+    An endless one continues where the last pass stopped, so that what was read is not lost when a loop is left.
+    """
+    return state_of(df).continued.take(stream, begin, df) if df._df_endless else begin()
 
 
 def _endless(df: DataFlow, stream: Stream) -> Iterator[Any]:

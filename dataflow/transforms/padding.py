@@ -33,6 +33,7 @@ from dataflow.transforms.applying import ToleratesFailures
 from dataflow.transforms.arguments import fits, integer_dtype
 from dataflow.transforms.batching import GroupedData
 from dataflow.transforms.grouping import copy_datapoint
+from dataflow.transforms.indexing import pass_in_order
 
 __all__ = ["BucketBatchData", "PadBatchData"]
 
@@ -106,7 +107,8 @@ class BucketBatchData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
 
     A datapoint goes to the bucket of its length; a bucket with `batch_size` datapoints is yielded as a batch. At the
     end of a pass the incomplete buckets are yielded, the shortest lengths first, so nothing is dropped. At most
-    ``batch_size - 1`` datapoints per bucket are kept meanwhile. The number of batches in a pass is not known.
+    ``batch_size - 1`` datapoints per bucket are kept meanwhile. The number of batches in a pass is not known. A pass
+    over an endless flow never ends, and the next loop goes on where the last one stopped, with what is in the buckets.
 
     Args:
         ds: The input.
@@ -166,7 +168,14 @@ class BucketBatchData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
     def __len__(self) -> int:
         raise LengthUnknown("a pass of BucketBatchData has no known length: it depends on the length of each datapoint")
 
+    @property
+    def _df_continues(self) -> bool:
+        return self._df_endless
+
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return pass_in_order(self, stream, partial(self._batches, p, stream))
+
+    def _batches(self, p: int, stream: Stream) -> Iterator[Any]:
         made = self._df_made(partial(_pad_column, node=self), lambda k: (p, k), stream)
         waits = self._df_waits
         return present(made.over(pausing(self._full_buckets(p, stream, waits), waits)))

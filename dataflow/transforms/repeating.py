@@ -19,7 +19,7 @@ from dataflow.protocol.pauses import flatten, limit, paused, pausing
 from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import state_of
 from dataflow.transforms.arguments import endless_input
-from dataflow.transforms.indexing import Indexes, none_dropped, onwards
+from dataflow.transforms.indexing import Indexes, none_dropped, onwards, pass_in_order
 
 __all__ = ["FixedSizeData", "RepeatedData", "RepeatedDataPoint"]
 
@@ -131,7 +131,14 @@ class RepeatedDataPoint(ProxyDataFlow[T_co]):
     def _df_least_task(self) -> int:
         return self.ds._df_least_task * self.num
 
+    @property
+    def _df_continues(self) -> bool:
+        return self._df_endless
+
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return pass_in_order(self, stream, partial(self._in_order, p, stream))
+
+    def _in_order(self, p: int, stream: Stream) -> Iterator[Any]:
         return flatten(map(repeat, self.ds._df_run_pass(p, stream), repeat(self.num)), self._df_waits)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:

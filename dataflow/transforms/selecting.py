@@ -15,7 +15,7 @@ from dataflow.protocol.datapoint import HOLE, selected
 from dataflow.protocol.parameters import whole_number
 from dataflow.protocol.pauses import flatten
 from dataflow.protocol.seeding import Stream
-from dataflow.transforms.indexing import Indexes
+from dataflow.transforms.indexing import Indexes, pass_in_order
 
 __all__ = ["FlattenData", "SelectComponent"]
 
@@ -100,7 +100,14 @@ class FlattenData(ProxyDataFlow[T_co]):
             )
         return len(self.ds) * self.num
 
+    @property
+    def _df_continues(self) -> bool:
+        return self._df_endless
+
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        return pass_in_order(self, stream, partial(self._in_order, p, stream))
+
+    def _in_order(self, p: int, stream: Stream) -> Iterator[Any]:
         return flatten(map(self._split, self.ds._df_run_pass(p, stream)), self._df_waits)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:

@@ -32,7 +32,7 @@ from dataflow.protocol.seeding import Stream, Table
 from dataflow.protocol.state import state_of
 from dataflow.transforms.arguments import fits
 from dataflow.transforms.grouping import copy_datapoint, may_reuse_memory
-from dataflow.transforms.indexing import Indexes, none_dropped, order_by_index, passes_and_positions
+from dataflow.transforms.indexing import Indexes, none_dropped, order_by_index, pass_in_order, passes_and_positions
 
 __all__ = ["PackData"]
 
@@ -175,9 +175,7 @@ class PackData(ProxyDataFlow[dict[Any, NDArray[Any]]]):
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         if self._df_addressable:
             return order_by_index(self, p, stream)
-        if self.ds._df_endless:
-            return state_of(self).continued.take(stream, partial(self._in_order, p, stream), self)
-        return self._in_order(p, stream)
+        return pass_in_order(self, stream, partial(self._in_order, p, stream))
 
     def _in_order(self, p: int, stream: Stream) -> Iterator[Any]:
         waits = self._df_waits

@@ -5,7 +5,18 @@ import itertools
 import numpy as np
 import pytest
 
-from dataflow import BatchData, DataFlow, DataFromList, Dropped, MapData, ProxyDataFlow, RepeatedData, TimeoutError
+from dataflow import (
+    BatchData,
+    DataFlow,
+    DataFromList,
+    Dropped,
+    FlattenData,
+    MapData,
+    ProxyDataFlow,
+    RepeatedData,
+    RepeatedDataPoint,
+    TimeoutError,
+)
 from dataflow.protocol.datapoint import HOLE
 from dataflow.protocol.passes import pick, root_stream
 from dataflow.protocol.state import Drops, state_of
@@ -72,6 +83,13 @@ def test_an_endless_order_continues_where_the_last_pass_stopped():
     assert [list(itertools.islice(indexing.order_by_index(df, p, stream), 1)) for p in range(2)] == [[[0]], [[1]]]
     ((blocks, asked),) = df.asked
     assert [block[0] for block in blocks] == [0, 256] and asked is stream
+
+
+@pytest.mark.parametrize("make", [lambda ds: RepeatedDataPoint(ds, 2), FlattenData, lambda ds: FlattenData(ds, num=2)])
+def test_a_loop_over_an_endless_flow_that_is_left_loses_no_part_of_a_datapoint(make):
+    df = make(RepeatedData(DataFromList([[1, 2], [3, 4]], shuffle=False), -1))
+    whole = list(itertools.islice(make(df.ds), 12))
+    assert [dp for _ in range(4) for dp in itertools.islice(df, 3)] == whole
 
 
 def test_an_input_of_which_each_pass_takes_as_many_is_read_by_index_if_it_is_endless():

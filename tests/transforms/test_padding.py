@@ -191,6 +191,12 @@ def test_buckets_cannot_be_addressed_but_resumed_and_endless():
     assert [batch["k"].tolist() for batch in itertools.islice(endless, 3)] == [[1, 2], [0, 0], [1, 2]]
 
 
+def test_a_loop_over_an_endless_flow_that_is_left_loses_nothing_in_the_buckets():
+    df = BucketBatchData(RepeatedData(lengths(9, 9, 1), -1), 2, key=length, boundaries=[5])
+    taken = [batch["k"].tolist() for _ in range(6) for batch in itertools.islice(df, 1)]
+    assert taken == [[0, 1], [0, 1], [2, 2], [0, 1], [0, 1], [2, 2]]
+
+
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
