@@ -176,7 +176,7 @@ def _split_weights(entries: list[Any]) -> tuple[list[Any], list[float]]:
             )
     flows = [require_flow(ds, "RandomChooseData") for ds, _ in entries]
     probabilities = [float(probability) for _, probability in entries]
-    if min(probabilities) < 0 or abs(sum(probabilities) - 1) > 1e-6:
+    if not (min(probabilities) >= 0 and abs(sum(probabilities) - 1) <= 1e-6):  # which a NaN is not
         raise ValueError(
             f"RandomChooseData: probabilities are at least 0 and sum to 1, got {probabilities}, which sum to "
             f"{sum(probabilities):g}"

@@ -131,7 +131,7 @@ def test_the_same_flow_twice_is_reset_once():
     assert len(list(RandomMixData([old, old]))) == 16 and old.resets == 1
 
 
-@pytest.mark.parametrize("weights", [(0.5, 0.4), (1.5, -0.5), (0.5, 0.5 + 1e-5)])
+@pytest.mark.parametrize("weights", [(0.5, 0.4), (1.5, -0.5), (0.5, 0.5 + 1e-5), (float("nan"), 1)])
 def test_probabilities_that_do_not_sum_to_1_are_listed(weights):
     with pytest.raises(ValueError, match=r"sum to 1, got \[.*which sum to"):
         RandomChooseData(list(zip([numbers(1), numbers(1)], weights, strict=True)))
