@@ -336,8 +336,8 @@ class BatchDataByShape(ProxyDataFlow[T_co]):
         ds: The input.
         batch_size: Datapoints per batch, at least 1.
         idx: Position or key of the component whose shape decides.
-        remainder: Yield incomplete batches at the end of each pass of `ds`, in the order in which their shapes were
-            first seen, and carry nothing over. The number of batches in a pass is then unknown.
+        remainder: Yield incomplete batches at the end of each pass of `ds`, in the order of their first datapoints, and
+            carry nothing over. The number of batches in a pass is then unknown.
 
     Raises:
         ValueError: A pass of `ds` is shorter than one batch, and `remainder` is False.
