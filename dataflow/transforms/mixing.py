@@ -38,7 +38,7 @@ class RandomMixData(SeveralInputs[T_co], RNGDataFlow[T_co]):
     """All datapoints of several flows, mixed in a new random order every pass; each flow's own order is kept.
 
     The lengths of the flows are read at every pass. If a flow has fewer datapoints than its length, the others
-    continue.
+    continue; if it has more, they come at the end of the pass.
 
     Args:
         df_lists: The flows, all with a length.
@@ -72,8 +72,14 @@ class RandomMixData(SeveralInputs[T_co], RNGDataFlow[T_co]):
             return pass_by_index(self, p, stream)
         order, _ = self._order(lengths, stream, p)
         numbers = chain.from_iterable(order[k : k + _CHUNK].tolist() for k in range(0, len(order), _CHUNK))
+        return chain.from_iterable(self._parts(numbers, p, stream))
+
+    def _parts(self, numbers: Iterator[int], p: int, stream: Stream) -> Iterator[Iterator[Any]]:
+        """The datapoints of a pass: as many of each flow as its length says, and what it has beyond."""
+        sources = list(self._df_passes(p, stream))
         # A flow that has fewer datapoints than its length is left out from there on.
-        return take_in_turn(numbers, self._df_passes(p, stream), self._df_waits, ends=False)
+        yield take_in_turn(numbers, sources, self._df_waits, ends=False)
+        yield from (rest for ds, rest in zip(self.df_lists, sources, strict=True) if not ds._df_endless)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:
         lengths = tuple(map(len, self.df_lists))

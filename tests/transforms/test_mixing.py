@@ -76,6 +76,15 @@ def test_a_flow_shorter_than_its_length_leaves_the_others_complete():
     assert sorted(df) == [0, 1, 100, 101, 102, 103, 104]
 
 
+def test_what_a_flow_has_beyond_its_length_comes_at_the_end_unless_it_never_ends():
+    df = RandomMixData([TaskOwnership(generated(5), 2), numbers(3, 100)])
+    for found in (list(df), list(df)):
+        assert sorted(found[:5]) == [0, 1, 100, 101, 102] and found[5:] == [2, 3, 4]
+    endless = MultiThreadMapData(numbers(2), 1, lambda dp: dp)
+    assert sorted(RandomMixData([endless, numbers(2, 100)])) == [0, 1, 100, 101]
+    endless.close()
+
+
 def test_only_empty_flows_give_an_empty_pass():
     df = RandomMixData([numbers(0), numbers(0)])
     assert list(df) == [] == df[0:0]
