@@ -133,6 +133,8 @@ class JoinData(SeveralInputs[T_co]):
         n = self._length()
         passes = [pass_from(ds, p, n, below) for ds, below in zip(self.df_lists, self._df_streams(stream), strict=True)]
         rows = self._joined(passes)
+        if all(known_length(ds) == n and not ds._df_endless for ds in self.df_lists):
+            return rows  # each input ends by itself, also where one has more datapoints than its length
         return limit(rows, True, n) if self._df_waits else islice(rows, n)
 
     def _df_at(self, blocks: Blocks, stream: Stream) -> Iterator[Any]:

@@ -146,6 +146,11 @@ class FixedLength(RepeatedData):
         return self.length
 
 
+def test_inputs_that_have_more_datapoints_than_their_length_are_joined_to_the_end():
+    df = JoinData([FixedLength(FlattenData(MapData(numbers(3, k), lambda dp: dp * 2)), 3) for k in (0, 10)])
+    assert list(df) == [[k, 10 + k] for k in (0, 0, 1, 1, 2, 2)]
+
+
 def test_an_input_without_a_length_leaves_the_join_without_one():
     df = JoinData([DataFromGenerator(lambda: iter([[1], [2]])), numbers(5)])
     assert list(df) == [[1, 0], [2, 1]]
