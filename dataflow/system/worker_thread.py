@@ -40,6 +40,8 @@ class ThreadWorker(Worker):
         return None if self._thread.native_id is None else f"self/task/{self._thread.native_id}"
 
     def join(self, timeout: float) -> bool:
+        if self._thread is threading.current_thread():
+            return True  # the garbage collector closes a dropped flow in any thread, and none can wait for itself
         if self._thread.is_alive():
             self._thread.join(timeout)
         return self.has_ended()

@@ -38,6 +38,13 @@ def test_a_thread_cannot_be_killed_and_says_that_it_is_alive():
     assert worker.join(LIMIT)
 
 
+def test_a_thread_that_closes_its_own_runner_does_not_wait_for_itself():
+    found = []
+    worker = ThreadWorker(worker_info_of(0, 1), lambda: found.append(worker.join(LIMIT)))
+    worker.start()
+    assert worker.join(LIMIT) and found == [True]
+
+
 def test_a_thread_does_not_keep_the_interpreter_alive():
     go_on = threading.Event()
     worker = ThreadWorker(worker_info_of(0, 1), go_on.wait)
