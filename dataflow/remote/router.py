@@ -9,12 +9,16 @@ Guarantees:
 - A signal that arrives within start or close is raised when that is complete, or undone: nothing is left open.
 - A forked child neither uses nor closes what it inherited; pyzmq itself ignores the inherited sockets there.
 - The user's settings of malloc are respected.
+- A file at the path of a local socket is replaced only if it is a socket that no program listens on any more.
 """
 
 from __future__ import annotations
 
+import errno
 import math
 import os
+import socket
+import stat
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -136,6 +140,8 @@ class Router:
 
     def _bind(self, address: str) -> str:
         try:
+            if _is_occupied(address):
+                raise zmq.ZMQError(zmq.EADDRINUSE)
             self.socket.bind(address)
         except zmq.ZMQError as error:
             raise OSError(
@@ -215,6 +221,18 @@ class Router:
             if address.startswith("ipc://"):  # ZeroMQ leaves the file
                 with suppress(OSError):
                     os.unlink(address.removeprefix("ipc://"))
+
+
+def _is_occupied(address: str) -> bool:
+    """Whether ZeroMQ, which removes the file of a local socket before it binds, would take it from its user."""
+    path = address.removeprefix("ipc://")
+    if path == address or path.startswith("@") or not os.path.exists(path):
+        return False
+    if not stat.S_ISSOCK(os.stat(path).st_mode):
+        return True
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        return probe.connect_ex(path) != errno.ECONNREFUSED
 
 
 # -- authentication ----------------------------------------------------------------------------------------------------

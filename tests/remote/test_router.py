@@ -3,6 +3,7 @@
 import gc
 import os
 import platform
+import socket
 import subprocess
 import sys
 
@@ -61,6 +62,22 @@ def test_what_zeromq_refuses_is_an_error_that_names_the_owner_and_leaves_nothing
     with pytest.raises(OSError, match="Owner: ZeroMQ says"):
         router("tcp://nonsense")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_is_replaced_only_if_it_is_a_socket_that_nobody_listens_on(tmp_path):
+    path = tmp_path / "s"
+    first = router(f"ipc://{path}", bind=True)
+    with pytest.raises(OSError, match=r"Owner cannot bind to ipc://.* in use"):
+        router(f"ipc://{path}", bind=True)
+    assert path.is_socket()
+    first.close(0)
+    with socket.socket(socket.AF_UNIX) as killed:  # as a program that was killed leaves it
+        killed.bind(str(path))
+    router(f"ipc://{path}", bind=True).close(0)
+    path.write_text("data")
+    with pytest.raises(OSError, match="in use"):
+        router(f"ipc://{path}", bind=True)
+    assert path.read_text() == "data"
 
 
 def test_a_message_on_a_closed_socket_is_an_error_and_not_a_peer_that_is_gone():
