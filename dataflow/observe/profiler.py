@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
+from types import FrameType
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -46,7 +47,7 @@ Backend = Literal["process", "thread"]
 
 @dataclass(frozen=True, slots=True)
 class NodeCost:
-    """What one node costs.
+    """What one node costs. If it stands in several places, the first of them has its costs.
 
     Attributes:
         node: The node as text, as in ``repr(df)``.
@@ -330,12 +331,13 @@ class _Meter:
                 vars(node)[name] = partial(self._steps, getattr(node, name), seen)
 
     def _steps(self, begin: Callable[..., Iterator[Any]], seen: _Seen, *args: Any) -> Iterator[Any]:
+        is_outermost = self._at_work(sys._getframe(1)) is not seen  # a pass may read the same node by index
         frame = id(sys._getframe())
         self._frames[frame] = seen
         samples = seen.samples
         try:
             for dp in begin(*args):
-                if dp is not HOLE:
+                if is_outermost and dp is not HOLE:
                     seen.num += 1
                     if len(samples) < _NUM_SAMPLES and len(samples) * size_of(dp) < _SAMPLE_BYTES:
                         samples.append(dp)
@@ -363,11 +365,16 @@ class _Meter:
     def _sample(self, thread: int, interval: float, ended: threading.Event) -> None:
         while not ended.is_set():
             sleep_until_interrupting(0.5 * interval, 1.5 * interval)
-            frame, seen = current_frames().get(thread), None
-            while frame is not None and (seen := self._frames.get(id(frame))) is None:
-                frame = frame.f_back
+            seen = self._at_work(current_frames().get(thread))
             if seen is not None:
                 seen.times += 1
+
+    def _at_work(self, frame: FrameType | None) -> _Seen | None:
+        """The node that makes its steps in the nearest of these frames, from the inside; None if none does."""
+        seen = None
+        while frame is not None and (seen := self._frames.get(id(frame))) is None:
+            frame = frame.f_back
+        return seen
 
 
 def size_of(value: Any, levels: int = 4) -> int:
@@ -639,6 +646,10 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
             nodes[id(node)] = dataclasses.replace(
                 outer, seconds=outer.seconds + inner.seconds, share=outer.share + inner.share
             )
+    costs = []
+    for row, k in rows:
+        costs.append(dataclasses.replace(nodes[k], node=row.text, prefix=row.prefix))
+        nodes[k] = dataclasses.replace(nodes[k], seconds=0.0, share=0.0, count=0.0)  # in further places
     return FlowProfile(
         num_metered + num,
         _now() - began,
@@ -647,7 +658,7 @@ def profile(df: DataFlow, seconds: float = 10.0) -> FlowProfile:
         num_threads,
         rate_of_threads / rate,
         cores,
-        tuple(dataclasses.replace(nodes[k], node=row.text, prefix=row.prefix) for row, k in rows),
+        tuple(costs),
         tuple(predictions),
         recommended,
     )

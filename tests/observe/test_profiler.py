@@ -19,11 +19,13 @@ from dataflow import (
     DataFromList,
     JoinData,
     MapData,
+    MixData,
     MultiProcessMapAndBatchData,
     MultiProcessMapData,
     MultiProcessRunnerZMQ,
     MultiThreadRunner,
     ProxyDataFlow,
+    ShuffleData,
 )
 from dataflow.observe import profiler
 from dataflow.observe.profiler import Costs, predict, profile
@@ -234,6 +236,14 @@ def test_a_users_node_and_a_node_in_two_places_are_measured():
     measured = profile(JoinData([own, MapData(own, light)]), 5 * SHORT)  # enough samples for a share
     assert measured.nodes[1].node == "Own()"
     assert measured.nodes[1].share > 0.9
+    twice = profile(JoinData([own, own]), SHORT).nodes
+    assert sum(node.share for node in twice) == pytest.approx(1)
+    assert twice[1].count == pytest.approx(2, abs=0.5) and twice[2].count == 0
+
+
+@pytest.mark.parametrize("make", [ShuffleData, lambda df: MixData([df, numbers()], [1, 3])])
+def test_a_pass_that_a_node_makes_by_index_is_counted_once(make):
+    assert profile(make(numbers()), SHORT).nodes[0].count == pytest.approx(1, abs=0.1)
 
 
 def test_an_error_of_the_flow_arrives():
