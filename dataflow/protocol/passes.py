@@ -11,11 +11,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import compress, count, islice, repeat
 from operator import length_hint
-from types import CodeType, FrameType
+from types import CodeType, FrameType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
-from dataflow.errors import NotReproducible, TimeoutError
+from dataflow.errors import NotReproducible, SourceExhausted, TimeoutError
 from dataflow.protocol.parameters import deferred_result
 from dataflow.protocol.pauses import paused, pausing, require_waiting, resumed
 from dataflow.protocol.seeding import Rng, Stream, current_root, rng
@@ -60,6 +60,7 @@ __all__ = [
     "running_pass",
     "running_passes",
     "until_closed",
+    "used_up",
     "user_pass",
     "walk",
     "watched_steps",
@@ -501,6 +502,8 @@ def begun_by_code(df: Node, p: int, stream: Stream, begin: Callable[[], Iterable
         if (deferred := deferred_result(made, of_source=True)) is not None:
             raise TypeError(f"{type(df).__name__}: the function has returned {deferred}")
         iterator = iter(made) if watch is None else watch.call(partial(iter, made))
+        if type(iterator) is GeneratorType and iterator.gi_frame is None:
+            raise used_up(type(df).__name__, "the function")
     except StopIteration as error:  # a node that makes passes one by one would take it for the end
         raise RuntimeError(f"{type(df).__name__}: what makes a pass raised StopIteration: {error}") from error
     finally:
@@ -508,6 +511,14 @@ def begun_by_code(df: Node, p: int, stream: Stream, begin: Callable[[], Iterable
     if type(iterator) in _WITHOUT_CODE or not getattr(made, "_df_waits", True):
         return iterator  # of no code, or of a flow, whose errors need no further guard unless it may raise TimeoutError
     return _steps_of_code(iterator, code, watch)
+
+
+def used_up(name: str, function: str) -> SourceExhausted:
+    """The error of a function that has returned a generator which was read to its end before."""
+    return SourceExhausted(
+        f"{name}: {function} has returned a generator that was read to its end before, so that this pass would be "
+        "empty. Make a new one in each call"
+    )
 
 
 def _steps_of_code(iterator: Iterator[Any], code: RunningCode, watch: WatchedSteps | None) -> Iterator[Any]:

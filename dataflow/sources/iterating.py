@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from functools import partial
+from types import AsyncGeneratorType
 from typing import TYPE_CHECKING, Any
 from weakref import proxy
 
 from dataflow.errors import LengthUnknown, SourceExhausted, TimeoutError
 from dataflow.protocol.base import T_co
 from dataflow.protocol.parameters import deferred_function, deferred_kind, deferred_result
-from dataflow.protocol.passes import RunningPass, begun_by_code, code_of, enter_code, leave_code, watched_steps
+from dataflow.protocol.passes import RunningPass, begun_by_code, code_of, enter_code, leave_code, used_up, watched_steps
 from dataflow.protocol.pauses import require_waiting
 from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import state_of
@@ -79,7 +80,8 @@ class DataFromGenerator(_Iterated[T_co]):
 
     Raises:
         TypeError: `gen` is neither a function nor an iterable.
-        SourceExhausted: `gen` is a generator object that was read to its end, and another pass is requested.
+        SourceExhausted: `gen` is, or returns, a generator object that was read to its end, and another pass is
+            requested.
 
     Example:
         >>> def count():
@@ -169,6 +171,7 @@ class DataFromAsyncIterable(Source[T_co]):
 
     Raises:
         TypeError: `make` is no such function, or it returns something else.
+        SourceExhausted: `make` returns an async generator object that was read to its end.
 
     Example:
         >>> import asyncio
@@ -213,6 +216,8 @@ class DataFromAsyncIterable(Source[T_co]):
 
     def _begin(self) -> AsyncIterable[Any]:
         made = self.make()
+        if isinstance(made, AsyncGeneratorType) and made.ag_frame is None:
+            raise used_up(type(self).__name__, "make")
         if hasattr(type(made), "__aiter__"):
             return made
         cure = "DataFromGenerator takes a function that returns an iterable" if _iterable(made) else "return one"

@@ -53,6 +53,15 @@ def test_an_exhausted_generator_object_raises_with_the_remedy(source):
             list(df)
 
 
+def test_a_function_that_returns_a_generator_object_which_was_read_to_its_end_is_refused():
+    made, arrived = some(), arriving()
+    for df in (DataFromGenerator(lambda: made), DataFromAsyncIterable(lambda: arrived)):
+        with df:
+            assert list(df)
+            with pytest.raises(SourceExhausted, match="has returned a generator that was read to its end"):
+                list(df)
+
+
 @BOTH
 def test_a_generator_object_stopped_after_its_last_datapoint_is_exhausted(source):
     df = FixedSizeData(source(some()), 4)
