@@ -137,4 +137,6 @@ class SenderRegistry:
         wanted = "" if self._num is None else f" of {self._num}"
         active = "; ".join(f"{entry.hello.name}: {entry.received} datapoints" for entry in entries if not entry.ended)
         num_ended = sum(entry.ended for entry in entries)
-        return f"{len(entries)}{wanted} senders have come, {num_ended} have ended" + (f"; {active}" if active else "")
+        waiting = f"{len(self._waiting)} wait for the next pass" if self._waiting else ""
+        come = f"{len(entries)}{wanted} senders have come, {num_ended} have ended"
+        return "; ".join(filter(None, [come, active, waiting]))

@@ -404,7 +404,10 @@ class Connection:
                     self._write(PeerMessageKind.BEAT)
             elif message.kind is PeerMessageKind.WAIT:
                 self._called = time.monotonic()
-                self._progress = "it has as many senders as make a pass, and lets this one wait for the next"
+                self._progress = (
+                    "it lets this call wait for the next pass: this one has all its senders, or had a call of the same "
+                    "sender (calls of one thread are passes of one sender, unless name= tells them apart)"
+                )
             elif message.kind is PeerMessageKind.BYE:
                 self._peer = None  # it has closed; it may come back
         elif message.run == self._run:

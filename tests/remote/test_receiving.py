@@ -101,7 +101,7 @@ def test_a_fast_sender_does_not_send_two_passes_in_one():
 
         def second_call_has_come():
             assert list(receiving.receive()) == []
-            return registry._waiting and registry.describe() == "1 of 2 senders have come, 1 have ended"
+            return registry.describe() == "1 of 2 senders have come, 1 have ended; 1 wait for the next pass"
 
         wait_until(second_call_has_come, LIMIT, registry.describe)
         senders.append(Twice(numbers(5, 100), df.addresses[0]))

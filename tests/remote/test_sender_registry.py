@@ -164,4 +164,6 @@ def test_the_state_tells_who_is_there():
     registry.find(b"a", b"a").received = 7
     registry.end(registry.find(b"b", b"b"))
     assert registry.describe() == "2 of 3 senders have come, 1 have ended; somebody: 7 datapoints"
+    registry.register(b"c", b"c", registry.find(b"a", b"a").hello, 0.0)  # another call of the same sender
+    assert registry.describe().endswith("; somebody: 7 datapoints; 1 wait for the next pass")
     assert SenderRegistry(None).describe() == "0 senders have come, 0 have ended"

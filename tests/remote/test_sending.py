@@ -103,7 +103,7 @@ def test_before_its_welcome_a_sender_waits_and_ignores_what_is_not_for_it(connec
     assert connection._theirs is None and "has not answered" in connection._progress
     assert connection._router.sent == []
     tell(connection, PeerMessageKind.WAIT)
-    assert "lets this one wait" in connection._progress
+    assert "lets this call wait for the next pass" in connection._progress and "name=" in connection._progress
     tell(connection, PeerMessageKind.BYE)
     assert connection._peer is None and connection._lost is None  # it may come back
 
