@@ -22,6 +22,7 @@ from dataflow.observe.profiler import profile
 from dataflow.observe.speed import TestDataSpeed
 from dataflow.protocol.base import DataFlow
 from dataflow.protocol.digests import compare, digest_lines, read_digests
+from dataflow.protocol.parameters import seconds as checked_seconds
 from dataflow.protocol.seeding import seed
 from dataflow.remote.keys import make_keys
 from dataflow.remote.peer_options import HEARTBEAT, HWM_BYTES
@@ -370,7 +371,8 @@ _VIEW_SECONDS: Final = 0.5
 def _running(flow: DataFlow, seconds: float | None) -> Iterator[None]:
     """Iterate a flow, pass after pass, for `seconds` or without end. Yields at once, then twice a second."""
     now = time.monotonic()
-    end, next_view = math.inf if seconds is None else now + seconds, now  # the first view with the first datapoint
+    end = math.inf if seconds is None else now + checked_seconds("the command", "--seconds", seconds)
+    next_view = now  # the first view with the first datapoint
     while now < end:
         is_empty = True
         for dp in DataFlow.__iter__(flow):

@@ -88,3 +88,10 @@ def test_a_flow_that_is_not_there_is_a_sentence(command, name, message, capsys):
 def test_an_empty_flow_is_a_sentence(capsys):
     assert main(["report", "feeding_of_a_test:empty", "--seconds", "0.1"]) == 1
     assert "is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["report", "top"])
+def test_a_time_in_which_nothing_can_be_measured_is_refused(command, capsys):
+    for seconds in ("0", "-1", "nan"):
+        assert main([command, "feeding_of_a_test:make_flow", "--seconds", seconds]) == 1
+        assert "--seconds must be a number of seconds > 0" in capsys.readouterr().err
