@@ -12,7 +12,7 @@ from dataflow.protocol.base import T_co
 from dataflow.protocol.parameters import seconds
 from dataflow.protocol.pauses import Pause, pausing
 from dataflow.protocol.seeding import Stream
-from dataflow.protocol.state import state_of
+from dataflow.protocol.state import require_continuing, state_of
 from dataflow.sources.source import Source
 from dataflow.system.session import Session, terminated
 
@@ -56,6 +56,7 @@ class DataFromQueue(Source[T_co]):
     Raises:
         TimeoutError: Nothing arrived for `timeout` seconds. The same iterator waits again.
         DataFlowTerminated: The flow was closed, possibly by another thread, while a step waited for a datapoint.
+        NotReproducible: A loop was left early after a node above had read ahead, and what it had read is lost.
 
     Example:
         >>> import queue
@@ -89,6 +90,7 @@ class DataFromQueue(Source[T_co]):
         return self.timeout is not None
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
+        require_continuing(stream, type(self).__name__)
         return pausing(self._receive(state_of(self).session), self._df_waits)
 
     def _receive(self, session: Session) -> Iterator[Any]:

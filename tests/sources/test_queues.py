@@ -6,7 +6,8 @@ import types
 import numpy as np
 import pytest
 
-from dataflow.errors import NotAddressable, TimeoutError
+from dataflow import MultiThreadMapData
+from dataflow.errors import NotAddressable, NotReproducible, TimeoutError
 from dataflow.sources import queues
 from dataflow.sources.queues import DataFromQueue
 from tests.support.threads import loop_ended_by_close
@@ -64,6 +65,16 @@ def test_a_timeout_raises_and_leaves_the_flow_usable():
         list(df)
     q.put([2])
     assert next(iter(df)) == [2]
+
+
+def test_datapoints_that_were_read_ahead_of_a_pass_left_early_are_not_lost_in_silence():
+    ds = DataFromQueue(filled(*range(20), None), sentinel=None, timeout=LIMIT)
+    with MultiThreadMapData(ds, 2, abs, strict=True) as df:
+        assert next(iter(df)) == 0
+        with pytest.raises(NotReproducible, match=r"a pass of DataFromQueue continues .* had read ahead"):
+            list(df)
+    with MultiThreadMapData(DataFromQueue(filled(1, None, 2, None), sentinel=None), 2, abs, strict=True) as df:
+        assert [list(df), list(df)] == [[1], [2]]
 
 
 def test_closing_from_another_thread_ends_the_wait():
