@@ -171,10 +171,14 @@ def saved(df):
     return json.loads(json.dumps(df.state_dict()))
 
 
-def check_resuming(make):
+EVERY_POSITION = list(itertools.product(range(PASSES), range(NUM + 1)))  # pass, and datapoints of it
+SOME_POSITIONS = [(p, (p + 1) % (NUM + 1)) for p in range(PASSES)]  # each pass, and each number of datapoints
+
+
+def check_resuming(make, positions=EVERY_POSITION):
     seed(1)
     expected = passes(make(), PASSES)
-    for p, offset in itertools.product(range(PASSES), range(NUM + 1)):
+    for p, offset in positions:
         with ResumableData(make()) as df:
             passes(df, p)
             assert [plain(dp) for _, dp in zip(range(offset), df, strict=False)] == expected[p][:offset]

@@ -24,8 +24,10 @@ from dataflow import DataFlow, NotReproducible, ResumableData, StateMismatch
 from dataflow.protocol import kept_values
 from tests.protocol.keeping import (
     ABOVE,
+    EVERY_POSITION,
     HOUR,
     NUM,
+    SOME_POSITIONS,
     Began,
     Keeping,
     OfClass,
@@ -319,9 +321,16 @@ def nodes_and_places():
             yield pytest.param(node, next(others), marks=pytest.mark.full)
 
 
+@pytest.mark.parametrize(
+    "positions",
+    [
+        pytest.param(SOME_POSITIONS, id="some"),
+        pytest.param(EVERY_POSITION, id="every", marks=pytest.mark.full),
+    ],
+)
 @pytest.mark.parametrize(("node", "above"), list(nodes_and_places()))
-def test_a_pass_is_resumed_with_what_its_nodes_keep(node, above):
-    check_resuming(lambda: ABOVE[above](NODES[node]))
+def test_a_pass_is_resumed_with_what_its_nodes_keep(node, above, positions):
+    check_resuming(lambda: ABOVE[above](NODES[node]), positions)
 
 
 @pytest.mark.parametrize("path", [["args", 0, 0, 0], ["args", 1]])
