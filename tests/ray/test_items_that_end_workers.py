@@ -13,7 +13,6 @@ from dataflow.errors import WorkerTraceback
 from dataflow.protocol.state import state_of
 from tests.promises.test_items_that_end_workers import BAD, HANGS, STRIKES, N, Planted, expected, found_in, numbers
 from tests.support.faults import deadline
-from tests.support.products import covering
 from tests.support.waits import LIMIT, wait_until
 
 PLACES = {
@@ -21,6 +20,7 @@ PLACES = {
     "batches": lambda func, num, **more: RayRunner(BatchData(MapData(numbers(), func), 4), num, strict=True, **more),
     "map": lambda func, num, **more: RayMapData(numbers(), num, func, strict=True, **more),
 }
+CASES = list(itertools.product([1, 2], PLACES))
 OPTIONS = {"max_failures": len(BAD), "max_restarts": 2, "item_timeout": 1.0, "timeout": LIMIT}
 
 
@@ -77,7 +77,12 @@ class Stroke:
         return [dp[0] ** 2]
 
 
-@pytest.mark.parametrize(("strike", "num", "place"), covering([hang, die], [1, 2], [*PLACES]))
+# A hang takes seconds. Others with a runner and with a map are below.
+@pytest.mark.parametrize(
+    ("strike", "num", "place"),
+    [pytest.param(hang, *case, marks=[] if case == (2, "batches") else [pytest.mark.full]) for case in CASES]
+    + [pytest.param(die, *case, marks=[pytest.mark.full] * (n % 2)) for n, case in enumerate(CASES)],
+)
 def test_a_pass_is_exact_without_what_hangs_in_an_actor_or_ends_it(stage, strike, num, place):
     numbers_left, positions = expected(place)
     options = OPTIONS if strike is hang else OPTIONS | {"item_timeout": None}
@@ -93,7 +98,10 @@ def test_a_pass_is_exact_without_what_hangs_in_an_actor_or_ends_it(stage, strike
     assert all(actor.killed or actor.dead for actor in stage.actors)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "place", [pytest.param(place, marks=[] if place == "map" else [pytest.mark.full]) for place in PLACES]
+)
 def test_an_actor_that_gives_no_sign_of_life_is_late_though_it_cannot_say_so(stage, place, monkeypatch):
     monkeypatch.setattr("dataflow.ray.pull_channel._MIN_SILENT_SECONDS", 0.1)
     monkeypatch.setattr("dataflow.ray.pull_channel._SILENT_TIMES", 1)
@@ -214,21 +222,15 @@ def test_a_default_runner_takes_no_item_timeout(fake):
 # -- in actors of a cluster --------------------------------------------------------------------------------------------
 
 
-ON_RAY = list(itertools.product(STRIKES, PLACES))
-QUICK = {("deadlock", "batches")}
-
-
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.full  # quick are the actors of this process above
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize(
-    ("name", "place"), [pytest.param(*case, marks=[] if case in QUICK else [pytest.mark.full]) for case in ON_RAY]
-)
+@pytest.mark.parametrize(("name", "place"), list(itertools.product(STRIKES, PLACES)))
 def test_on_a_cluster_a_pass_is_exact_without_what_hangs_or_kills(name, place):
-    bad, num = (BAD[:1], 1) if (name, place) in QUICK else (BAD, 2)  # actors, and ends of them, cost seconds
-    numbers_left, positions = expected(place, bad)
-    with PLACES[place](Planted(name, bad), num, **OPTIONS) as df, deadline(2 * LIMIT):
+    numbers_left, positions = expected(place)
+    with PLACES[place](Planted(name, BAD), 2, **OPTIONS) as df, deadline(2 * LIMIT):
         assert found_in(df, place) == numbers_left
         assert sorted(failure.position for failure in df.failures) == positions
         for failure in df.failures:
