@@ -183,14 +183,15 @@ def test_a_worker_that_dies_is_reported_with_what_ray_says(strike):
 
 
 @on_the_cluster
-def test_killed_actors_change_nothing():
+@pytest.mark.parametrize("num", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_killed_actors_change_nothing(num):
     dataflow.seed(4)
     expected = list(chain(4000))
-    with remote(chain(4000), 2, strict=True, max_restarts=2) as df:
+    with remote(chain(4000), 2, strict=True, max_restarts=num) as df:
         found = []
         for dp in df:
             found.append(dp)
-            if len(found) in {500, 2000}:
+            if len(found) in (500, 2000)[:num]:
                 os.kill(pid_of_an_actor(), signal.SIGKILL)
         assert found == expected
         assert list(df) != expected
@@ -256,6 +257,7 @@ def test_after_close_no_process_is_left(cluster):
 
 
 @on_the_cluster
+@pytest.mark.full  # quick is test_pull_channel.py::test_an_actor_that_is_starting_is_told_to_stop_and_not_killed
 def test_actors_that_are_starting_when_the_flow_is_closed_end_by_themselves(cluster):
     def free():
         return cluster.available_resources().get("of the test of close")
