@@ -39,6 +39,7 @@ from dataflow.protocol import event_loop
 from dataflow.transforms import awaiting
 from tests.support.contract import check_node
 from tests.support.forks import in_child
+from tests.support.products import covering
 from tests.support.threads import loop_ended_by_close
 from tests.support.waits import LIMIT, wait_until
 
@@ -105,9 +106,8 @@ def loop_threads():
 # -- Passes ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num", [1, 3, 64])
-@pytest.mark.parametrize("has_setup", [False, True])
-def test_it_is_a_node(num, has_setup):
+@pytest.mark.parametrize(("has_setup", "num"), covering([False, True], [1, 3, 64]))
+def test_it_is_a_node(has_setup, num):
     made = []
 
     def make(ds):
