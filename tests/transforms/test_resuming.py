@@ -107,7 +107,7 @@ def test_any_chain_resumes_where_it_was_saved_also_twice(df, data):
     check_every_place(lambda: copy.deepcopy(df), num, places)
 
 
-@settings(max_examples=settings.default.max_examples // 2)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(DROPPING, st.data())
 def test_a_dropped_datapoint_counts_as_a_position(df, data):
     with seeded(11):
