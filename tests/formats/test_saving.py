@@ -15,10 +15,14 @@ import pytest
 
 from dataflow import DataFromGenerator
 from dataflow.formats import saving
-from tests.formats.files import FORMATS, assert_same, by_name
+from tests.formats.files import FORMATS, LMDB, NPZ, assert_same, by_name
 
 ROOT = Path(__file__).parents[2]
 every_format = pytest.mark.parametrize("form", FORMATS, ids=by_name)
+two_formats = pytest.mark.parametrize(  # one that a library writes, and one of ours, where each needs a process
+    "form",
+    [pytest.param(form, id=form.name, marks=[pytest.mark.full] * (form not in (LMDB, NPZ))) for form in FORMATS],
+)
 
 OLD = [[k, np.full(10, k)] for k in range(5)]
 
@@ -209,7 +213,7 @@ def kill_while_saving(form, path, seconds, *, again):
 
 
 @pytest.mark.slow
-@every_format
+@two_formats
 @pytest.mark.parametrize("num", [1, pytest.param(50, marks=pytest.mark.full)])
 def test_a_killed_program_leaves_the_old_file_or_the_new_one(form, num, tmp_path):
     path = form.saved(tmp_path, OLD)
@@ -275,7 +279,7 @@ except OSError as error:
 
 
 @pytest.mark.slow
-@every_format
+@two_formats
 def test_a_file_that_may_not_grow_is_an_error_that_leaves_nothing_behind(form, tmp_path):
     path = form.saved(tmp_path, OLD)
     done = subprocess.run(
