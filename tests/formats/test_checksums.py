@@ -61,7 +61,7 @@ def pointers(content):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most", [50, pytest.param(500, marks=pytest.mark.full)])
+@pytest.mark.parametrize("most", [20, pytest.param(500, marks=pytest.mark.full)])
 def test_a_page_that_leads_elsewhere_never_gives_another_datapoint(most, tmp_path):
     path = LMDB.saved(tmp_path, alike())
     content = Path(path).read_bytes()
