@@ -52,8 +52,11 @@ def test_tensorpacks_expectations_hold(form, path):
         assert len(df) == 32
 
 
-@every_format
-@pytest.mark.parametrize("order", [{"shuffle": False}, {"shuffle": True}, {"shuffle": True, "block_shuffle": 3}])
+@pytest.mark.parametrize(
+    ("form", "order"),
+    covering(FORMATS, [{"shuffle": False}, {"shuffle": True}, {"shuffle": True, "block_shuffle": 3}]),
+    ids=lambda value: getattr(value, "name", None),
+)
 def test_the_loader_keeps_the_contract(form, order, tmp_path):
     path = form.saved(tmp_path, [[np.full(2, k), k] for k in range(8)])
     check_node(lambda: form.load(path, **order), source=True)

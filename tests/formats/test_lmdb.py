@@ -288,7 +288,14 @@ def test_large_arrays_outlive_their_flow_and_their_file(large_file):
         assert all(array.flags.writeable and array.flags.aligned for dp in dps for array in dp[1:])
 
 
-@pytest.mark.parametrize("order", [{"shuffle": True}, {"shuffle": True, "block_shuffle": 4}, {"shuffle": False}])
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param({"shuffle": True, "block_shuffle": 4}),
+        pytest.param({"shuffle": True}, marks=pytest.mark.full),
+        pytest.param({"shuffle": False}, marks=pytest.mark.full),
+    ],
+)
 def test_large_arrays_come_in_any_order(order, large_file):
     with LMDB.load(large_file, **order) as df:
         for _ in range(2):

@@ -118,7 +118,15 @@ def test_batches_of_columns_are_those_of_batch_data(make, options, tmp_path):
             assert alike(df[len(df)]) == alike(expected[len(df)])
 
 
-@every_kind
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(
+            make, id=name, marks=[] if name in {"arrays", "arrow in chunks", "parquet"} else [pytest.mark.full]
+        )
+        for name, make in KINDS.items()
+    ],
+)
 def test_it_is_a_node(make, tmp_path):
     table = make(tmp_path)
     check_node(lambda: TableData(table, shuffle=True), source=True)
