@@ -9,7 +9,7 @@ import types
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataflow import (
@@ -332,6 +332,7 @@ def test_rng_works_before_and_outside_of_a_pass():
 
 
 @pytest.mark.parametrize("make", CHAINS.values(), ids=CHAINS)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(seed=st.integers(0, 2**64), broken_off=st.integers(0, 3))
 def test_a_pass_equals_its_addressed_datapoints(make, seed, broken_off):
     seeding.seed(seed)
