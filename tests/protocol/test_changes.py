@@ -45,16 +45,16 @@ from tests.support import products
 from tests.support.products import covering
 
 RUNNERS = {
-    "process": lambda ds: ParallelData(ds, 2),
+    "process": lambda ds: ParallelData(ds, 1),
     "forkserver": lambda ds: ParallelData(ds, 1, context="forkserver"),
     "spawn": lambda ds: ParallelData(ds, 1, context="spawn"),
-    "one": lambda ds: ParallelData(ds, 1),
+    "two": lambda ds: ParallelData(ds, 2),
     "pipes": lambda ds: MultiProcessRunner(ds, 10, 2, strict=True),
     "default": lambda ds: MultiProcessRunnerZMQ(ds, 1),
     "thread": lambda ds: ParallelData(ds, 2, backend="thread"),
     "no workers": lambda ds: ParallelData(ds, 0),
 }
-FULL = {"one", "pipes", "spawn"}  # what others have together
+FULL = {"two", "pipes", "spawn"}  # what others have together
 
 
 def each_of(*names):
@@ -134,7 +134,7 @@ def test_another_input_and_another_parameter(make):
         assert numbers(df) == [[50], [51]]
 
 
-@each_of("process", "forkserver", "spawn", "thread")
+@each_of("process", "two", "forkserver", "spawn", "thread")
 def test_attributes_of_functions_and_of_their_objects(make):
     scale = Scale()
     with make(MapData(source(2), functools.partial(Scale.__call__, scale))) as df:
@@ -231,13 +231,23 @@ def test_a_global_variable_that_any_code_of_the_user_reads(reader, around, monke
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("reader", "around", "method"), covering(["object", "node"], ["runner", "map"], ["spawn", "forkserver"])
+    ("reader", "around", "method"),
+    [
+        ("object", "map", "forkserver"),
+        ("node", "runner", "forkserver"),
+        *(
+            pytest.param(reader, around, method, marks=pytest.mark.full)
+            for reader, around, method in [
+                ("object", "runner", "forkserver"),
+                ("object", "runner", "spawn"),
+                ("object", "map", "spawn"),
+                ("node", "runner", "spawn"),
+            ]
+        ),
+    ],
 )
 def test_a_global_variable_of_methods_that_the_workers_do_not_get_is_named(reader, around, method, monkeypatch):
-    ds = READERS[reader]()
-    if around == "map" and isinstance(ds, ReadsGlobal):
-        pytest.skip("it has no function")
-    with AROUND[around](ds, method) as df:
+    with AROUND[around](READERS[reader](), method) as df:
         assert numbers(df) == [[0], [1]]
         monkeypatch.setattr(f"{__name__}.FACTOR", 5)
         with pytest.raises(NotPicklable, match=r"(of_helper|__iter__).* reads the global variable FACTOR of .*is 5"):
@@ -416,7 +426,7 @@ def test_a_map_whose_function_or_source_has_changed(kind):
         assert numbers(df) == [[0], [-1], [-2], [-3]]
 
 
-@pytest.mark.parametrize("make", [RUNNERS["one"], lambda ds: ParallelData(ds, 1, backend="thread")])
+@pytest.mark.parametrize("make", [RUNNERS["process"], lambda ds: ParallelData(ds, 1, backend="thread")])
 def test_an_attribute_of_a_users_own_node(make):
     own = Numbers(3)
     with make(own) as df:
@@ -444,7 +454,7 @@ def count_up():
 
 
 @pytest.mark.parametrize("begin_anew", ["reset_state", "close"])
-@pytest.mark.parametrize("make", [RUNNERS["one"], RUNNERS["default"]])
+@pytest.mark.parametrize("make", [RUNNERS["process"], RUNNERS["default"]])
 def test_new_workers_do_not_repeat_a_pass_that_continues(make, begin_anew):
     own = Weighted(FixedSizeData(DataFromGenerator(count_up), 3))
     with make(own) as df:
@@ -515,7 +525,7 @@ def test_a_path_that_is_used_is_no_change(context):
     assert "label" in before.difference(Snapshot([df], imported=context != "fork"))
 
 
-@each_of("process", "forkserver", "spawn", "thread")
+@each_of("process", "two", "forkserver", "spawn", "thread")
 def test_a_long_list_that_is_shuffled_in_place_and_an_array_that_is_scaled(make):
     data = [[k] for k in range(100)]
     weights = np.arange(400.0).reshape(20, 20).T
