@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import itertools
 import os
 import pickle
 import subprocess
@@ -19,6 +20,7 @@ from tests.formats.files import (
     COLUMNS,
     FORMATS,
     FREE,
+    HDF5,
     LMDB,
     TFRECORD,
     arrays_in,
@@ -135,7 +137,18 @@ def test_an_unstarted_and_a_started_loader_can_be_pickled(form, path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("form", "context"), covering(FORMATS, ["fork", "spawn"]), ids=str)
+@pytest.mark.parametrize(
+    ("form", "context"),
+    [
+        pytest.param(
+            form,
+            context,
+            id=f"{form.name}-{context}",
+            marks=[pytest.mark.full] * ((form is HDF5) != (context == "spawn")),
+        )
+        for form, context in itertools.product(FORMATS, ["fork", "spawn"])
+    ],
+)
 def test_a_worker_opens_its_own_file(form, context, path):
     with opened(form, path) as df:
         assert_same(df[1], images()[1])  # it is open here, too

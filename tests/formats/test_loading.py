@@ -20,6 +20,7 @@ from dataflow.protocol.fingerprints import describe
 from dataflow.protocol.state import state_of
 from tests.formats.files import FORMATS, LMDB, NPZ, TFRECORD, write_shard
 from tests.support.contract import seeded
+from tests.support.fakes import each_method
 
 
 class InBytes(os.PathLike):
@@ -176,7 +177,7 @@ def test_a_copy_that_opens_another_file_is_refused_until_it_is_closed(name, tmp_
             assert len(df) == 3
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@each_method
 def test_workers_that_open_another_file_than_was_counted_are_refused_until_the_flow_is_closed(method, tmp_path):
     def save(num):
         writer_of(LMDB)(num, tmp_path / "file.lmdb")

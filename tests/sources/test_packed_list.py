@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dataflow.errors import NotPicklable
 from dataflow.sources.packed_list import PackedList
-from tests.support.fakes import METHODS
+from tests.support.fakes import each_method
 from tests.support.waits import LIMIT
 
 VALUES = st.recursive(
@@ -95,7 +95,7 @@ def mapped_files():
         return {line.split()[4] for line in maps if "dataflow-list" in line}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each_method
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="looks at the name of the memory")
 def test_every_process_reads_the_same_memory(method):
     packed = PackedList([[k] for k in range(5)])

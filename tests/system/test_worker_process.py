@@ -24,7 +24,7 @@ from dataflow.errors import NotPicklable
 from dataflow.system.descriptors import passing_to_child, pipe
 from dataflow.system.worker_info import worker_info, worker_info_of
 from dataflow.system.worker_process import Payload, ProcessWorker, hold_on, keep_freed_memory
-from tests.support.fakes import METHODS
+from tests.support.fakes import METHODS, each_method
 from tests.support.programs import printed
 from tests.support.waits import LIMIT, wait_until
 
@@ -93,7 +93,7 @@ def test_what_a_fork_inherits_is_never_looked_at_for_garbage():
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has other ways")
-@pytest.mark.parametrize("method", METHODS)
+@each_method
 def test_memory_that_is_needed_again_and_again_stays_mapped(method):
     assert int(reported(method, page_faults)) < 1000  # of 51,200 pages
 
@@ -107,13 +107,13 @@ def test_what_the_user_has_set_for_malloc_holds(monkeypatch):
     assert not asked
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each_method
 def test_a_worker_ignores_ctrl_c_and_nothing_stays_blocked(method):
     assert reported(method, signals) == "[True, True]"
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each_method
 def test_global_generators_follow_from_the_seed(method):
     first = reported(method, drawn, seed=(5, 0))
     assert first == reported("fork", drawn, seed=(5, 0))
@@ -173,7 +173,7 @@ def test_a_killed_worker_is_waited_for_while_the_kernel_still_ends_its_threads(m
     worker.release()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each_method
 def test_a_worker_ends_when_its_lifeline_is_let_go(method):
     worker = start(method, idle)
     wait_until(lambda: "waiting" in worker.state(), LIMIT, "does not run")

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from dataflow.system.descriptors import passing_to_child, pipe
 from dataflow.transport import arena as arena_module
 from dataflow.transport.arena import LARGE_BYTES, ArenaFile, MemoryLimit
-from tests.support.fakes import METHODS
+from tests.support.fakes import each_method
 from tests.support.forks import in_child
 from tests.support.threads import switching_often
 from tests.support.waits import LIMIT, wait_until
@@ -824,7 +824,7 @@ def ended(process):
     return code
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each_method
 def test_the_counters_are_the_same_in_every_process(memory_limit, method):
     read, write = pipe()
     memory_limit.reserve(0, 3 * PAGE)

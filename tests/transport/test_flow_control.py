@@ -16,7 +16,7 @@ from dataflow.system.descriptors import passing_to_child, pipe
 from dataflow.transport.current_item import position_in
 from dataflow.transport.flow_control import Credit, Window
 from dataflow.transport.worker_counters import WorkerActivity, totals_of
-from tests.support.fakes import METHODS
+from tests.support.fakes import each_method
 from tests.support.waits import LIMIT, wait_until
 
 WINDOWS = [
@@ -593,7 +593,7 @@ def spend_and_wait(line, end):
     os.write(end.fd, b"?" if quota.wait_for_room() else b"S")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each_method
 def test_a_worker_process_sees_what_the_consumer_grants_by_every_start_method(method):
     credit = Credit(2, shared=True)
     read, write = pipe()
