@@ -84,7 +84,9 @@ def test_the_package_alone_loads_nothing():
     assert packages(loaded - without) <= {"dataflow"} | sys.stdlib_module_names
 
 
-@pytest.mark.parametrize("code", [NODES, CHAIN], ids=["touched", "iterated"])
+@pytest.mark.parametrize(
+    "code", [pytest.param(NODES, id="touched", marks=pytest.mark.full), pytest.param(CHAIN, id="iterated")]
+)
 def test_nodes_load_no_runner(code):
     loaded = loaded_by(f"import dataflow; {code}")
     assert packages(loaded).isdisjoint(HEAVY)
@@ -108,9 +110,9 @@ def test_a_table_of_arrays_needs_no_other_package():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["MultiProcessRunner", "MultiThreadRunner", "MultiProcessMapData", "SharedQ"])
-def test_a_runner_without_sockets_loads_no_zmq(name):
-    assert packages(loaded_by(f"import dataflow; dataflow.{name}")).isdisjoint(HEAVY - {"multiprocessing"})
+def test_a_runner_without_sockets_loads_no_zmq():
+    names = ["MultiProcessRunner", "MultiThreadRunner", "MultiProcessMapData", "SharedQ"]
+    assert packages(loaded_by(f"from dataflow import {', '.join(names)}")).isdisjoint(HEAVY - {"multiprocessing"})
 
 
 @pytest.mark.slow
@@ -127,7 +129,13 @@ def test_the_runners_load_few_modules():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("channel", "needed"), [("pipes", {"multiprocessing"}), ("zmq", {"multiprocessing", "zmq"})])
+@pytest.mark.parametrize(
+    ("channel", "needed"),
+    [
+        ("pipes", {"multiprocessing"}),
+        pytest.param("zmq", {"multiprocessing", "zmq"}, marks=pytest.mark.full),
+    ],
+)
 def test_a_spawned_worker_loads_what_its_flow_needs(channel, needed, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(WORKER)
