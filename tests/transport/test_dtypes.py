@@ -21,6 +21,7 @@ from dataflow import (
 from dataflow.protocol.datapoint import stack
 from dataflow.transport.dtypes import dtype_of
 from dataflow.transport.message_layout import name_of
+from tests.support.products import covering
 
 h5py = pytest.importorskip("h5py")
 
@@ -96,8 +97,7 @@ def list_or_dict(dp):
     return dp
 
 
-@pytest.mark.parametrize("size", [3, 5000], ids=["small", "large"])
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(("name", "size"), covering([*RUNS], [3, 5000]))
 def test_a_dtype_arrives_with_its_own_arrays_only(name, size):
     dps = datapoints(size, None if size == 3 else range(len(DTYPES)))
     with RUNS[name](DataFromList(dps, shuffle=False)) as df:
