@@ -42,6 +42,7 @@ from tests.protocol.keeping import (
     value_of_epoch,
     value_of_none,
 )
+from tests.support.products import covering
 
 pytestmark = pytest.mark.usefixtures("unseeded", "files_closed")
 
@@ -352,14 +353,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
-@pytest.mark.parametrize("above", [ABOVE["alone"], ABOVE["in a thread"]], ids=["alone", "in a thread"])
-def test_what_cannot_be_given_is_refused_when_it_is_saved(make, message, above):
-    with ResumableData(above(make)) as df:
+@pytest.mark.parametrize(("name", "above"), covering([*REFUSED], ["alone", "in a thread"]))
+def test_what_cannot_be_given_is_refused_when_it_is_saved(name, above):
+    make, message = REFUSED[name]
+    with ResumableData(ABOVE[above](make)) as df:
         df.state_dict()
         next(iter(df))
         df.state_dict()
-    with ResumableData(above(make)) as df:
+    with ResumableData(ABOVE[above](make)) as df:
         passes(df, 1)
         assert len(list(df)) == NUM  # the loop goes on
         with pytest.raises(NotReproducible, match=rf"Keeping.kept \(.*{message}.*\) is kept .* variable of __iter__"):
