@@ -157,9 +157,13 @@ CHAINS_TO_REPLAY = {
 }
 
 
+@pytest.mark.parametrize(
+    "places",
+    [pytest.param((0, 3, 8, 13), id="some"), pytest.param(range(16), id="every", marks=pytest.mark.full)],
+)
 @pytest.mark.parametrize("make", CHAINS_TO_REPLAY.values(), ids=CHAINS_TO_REPLAY)
-def test_a_flow_without_indexes_is_computed_again_up_to_the_position(make):
-    check_every_place(make, 16)
+def test_a_flow_without_indexes_is_computed_again_up_to_the_position(make, places):
+    check_every_place(make, 16, places)
 
 
 def test_an_endless_flow_resumes_too():
