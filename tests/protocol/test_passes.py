@@ -117,7 +117,13 @@ def test_two_places_of_a_chain_draw_different_numbers(make):
     assert any(dp[: len(dp) // 2] != dp[len(dp) // 2 :] for dp in joined)
 
 
-@pytest.mark.parametrize("shape", ADDRESSABLE.values(), ids=ADDRESSABLE)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param(shape, id=name, marks=[pytest.mark.full] * (name in {"made in a map", "read by a list"}))
+        for name, shape in ADDRESSABLE.items()  # quick are two maps, and a list that is shuffled
+    ],
+)
 def test_any_worker_makes_the_datapoints_of_an_index(shape):
     seed(1)
     expected = passes(shape(shuffled))
