@@ -62,7 +62,7 @@ def test_a_process_that_is_forked_meanwhile_has_a_collector():
     thread = threading.Thread(target=list_frames)
     thread.start()
     try:
-        for _ in range(50):
+        for _ in range(20):
             child = os.fork()
             if not child:
                 os._exit(0 if gc.isenabled() and current_frames() else 1)
