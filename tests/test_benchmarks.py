@@ -479,7 +479,13 @@ def test_reading_tables_and_shards_is_timed(name, monkeypatch):
     assert row.name == name and min(row.ours, row.theirs) > 0
 
 
-@pytest.mark.parametrize("chain", elastic.CHAINS)
+@pytest.mark.parametrize(
+    "chain",
+    [
+        pytest.param(chain, marks=[] if chain == "shuffle, map, filter" else [pytest.mark.full])
+        for chain in elastic.CHAINS
+    ],
+)
 def test_what_other_ranks_repeat_or_lose_is_counted(chain, monkeypatch):
     monkeypatch.setattr(elastic, "NUM", 8 * 6 * 31 + 144)
     monkeypatch.setattr(elastic, "NUM_UNFILTERED", elastic.NUM * 10 // 9 + 1)

@@ -469,7 +469,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.full)])
 def test_an_interrupt_while_a_worker_imports_the_main_program_is_for_the_consumer(method, tmp_path):
     assert printed(INTERRUPTED, tmp_path, method) == "[[1]]"
 

@@ -449,7 +449,14 @@ np.holder = [Holder, kept[2], writer, buffers[1]]
 
 @pytest.mark.parametrize(
     "ending",
-    ["", "import sys; sys.exit(0)", "del reader, writer", "del kept, buffers; file.close()", "reader.worker_ended()"],
+    [
+        "",
+        "del kept, buffers; file.close()",
+        *(
+            pytest.param(ending, marks=pytest.mark.full)
+            for ending in ("import sys; sys.exit(0)", "del reader, writer", "reader.worker_ended()")
+        ),
+    ],
 )
 def test_the_interpreter_ends_without_a_word_in_whatever_order_things_die(ending):
     command = [sys.executable, "-c", EXIT.format(ending)]
