@@ -45,6 +45,8 @@ MAY_PRINT = {"observe/display.py", "__main__.py"}
 DOCUMENTED = {"_asdict", "_current_frames", "_exit", "_fields", "_getframe", "_make", "_replace"}
 # What fsspec documents for programs that use its file systems on an event loop of their own.
 DOCUMENTED |= {"_cat_file", "_get_kwargs_from_urls", "_info", "_strip_protocol"}
+# The part of the module `signal` that is written in C. It has the same functions, without enumerations.
+DOCUMENTED |= {"_signal"}
 TESTED_ELSEWHERE = {  # modules without a test file of their name, and the place that tests them
     "compat/aliases.py": "names of classes that have tests: tests/test_reference.py, and every node under each name",
 }
