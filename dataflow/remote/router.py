@@ -160,10 +160,13 @@ class Router:
         """Send without waiting; return False if `peer` is gone."""
         *parts, last = peer, *pack(peer_message)
         try:
-            # Frames are passed on without a copy; bytes are copied: otherwise pyzmq keeps a thread until exit.
-            for part in parts:
-                self.socket.send(part, zmq.SNDMORE | zmq.NOBLOCK, copy=not isinstance(part, zmq.Frame))
-            self.socket.send(last, zmq.NOBLOCK, copy=not isinstance(last, zmq.Frame))
+            # A signal handler of the user that raised between two parts would leave a message half sent: the next one
+            # would become further parts of it.
+            with signals_deferred():
+                # Frames are passed on without a copy; bytes are copied: otherwise pyzmq keeps a thread until exit.
+                for part in parts:
+                    self.socket.send(part, zmq.SNDMORE | zmq.NOBLOCK, copy=not isinstance(part, zmq.Frame))
+                self.socket.send(last, zmq.NOBLOCK, copy=not isinstance(last, zmq.Frame))
         except zmq.ZMQError as error:
             # Only the first frame, which names the peer, can be refused so: no message is sent in part.
             if error.errno in {zmq.EHOSTUNREACH, zmq.EAGAIN}:

@@ -12,10 +12,12 @@ import zmq
 from zmq.auth.thread import AuthenticationThread
 
 from dataflow.remote.keys import Keys
-from dataflow.remote.peer_messages import PeerMessage, PeerMessageKind, SendLimits
+from dataflow.remote.peer_messages import PeerMessage, PeerMessageKind, SendLimits, pack
 from dataflow.remote.peer_options import PeerOptions
 from dataflow.remote.router import Router
+from tests.support.faults import is_interrupted_at
 from tests.support.senders import ROOT
+from tests.support.waits import LIMIT, wait_until
 
 FAULTS = """
 import resource
@@ -87,6 +89,35 @@ def test_a_message_on_a_closed_socket_is_an_error_and_not_a_peer_that_is_gone():
     made.close(0)
     with pytest.raises(zmq.ZMQError):
         made.send(b"nobody", PeerMessage(PeerMessageKind.CALL))
+
+
+def test_wherever_a_signal_handler_raises_a_message_is_sent_whole_or_not_at_all():
+    """A part that is sent alone would make one message of two."""
+    first, second = (PeerMessage(PeerMessageKind.DATA, number=k, count=1, body=[b"x" * k, b"end"]) for k in (1, 2))
+    bound = router("tcp://127.0.0.1:*", bind=True)
+    connected = router(*bound.addresses)
+    (peer,) = connected.peers
+
+    def received():
+        bound.wait(LIMIT)
+        _, frames = bound.receive_nowait()
+        return [bytes(frame) for frame in frames]
+
+    try:
+        wait_until(lambda: connected.send(peer, second), LIMIT, "not connected")
+        assert received() == pack(second)
+        k, is_interrupted = 0, True
+        while is_interrupted:
+            is_interrupted = is_interrupted_at(k, lambda: connected.send(peer, first))
+            connected.send(peer, second)
+            if (frames := received()) == pack(first):
+                frames = received()
+            assert frames == pack(second)
+            k += 1
+        assert bound.receive_nowait() is None
+    finally:
+        connected.close(0)
+        bound.close(0)
 
 
 def test_who_connects_needs_the_one_key_of_that_peer():

@@ -6,6 +6,7 @@ never end. Every datapoint says whose it is and carries an array by which a torn
 
 import contextlib
 import faulthandler
+import itertools
 import os
 import signal
 import sys
@@ -322,6 +323,38 @@ def struck(df: DataFlow, fault: Fault) -> tuple[list[Any], BaseException]:
     with pytest.raises(fault.expected) as caught, deadline(LIMIT):
         datapoints.extend(df)  # which keeps what comes before an exception
     return datapoints, caught.value
+
+
+class Interrupted(Exception):
+    """What a signal handler raises."""
+
+
+def is_interrupted_at(k: int, action: Callable[[], object]) -> bool:
+    """Call `action`; at the `k`-th beginning or end of a call in it comes a signal, whose handler raises `Interrupted`.
+
+    Returns False if there are fewer. In the main thread only.
+    """
+    events = itertools.count()
+
+    def interrupt(frame: object, event: str, arg: object) -> None:
+        if next(events) == k:
+            signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, raise_interrupted)
+    try:
+        sys.setprofile(interrupt)
+        action()
+        sys.setprofile(None)
+    except Interrupted:
+        return True
+    finally:
+        sys.setprofile(None)
+        signal.signal(signal.SIGUSR1, before)
+    return False
+
+
+def raise_interrupted(signum: int, frame: object) -> None:
+    raise Interrupted
 
 
 @pytest.fixture
