@@ -98,7 +98,8 @@ class ReplyBuffer(Port, Sender):
     def open(self) -> ReplyBuffer:
         return self
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, begun: list[Any] | None = None) -> None:
+        # `begun` stays empty: signal handlers run in no thread of a worker.
         with self._changed:
             self._messages.append(message)
             self._items += message.count if message.kind in DATA_KINDS else 0

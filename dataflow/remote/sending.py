@@ -257,8 +257,15 @@ class Connection:
             self._thread = thread
         return _agree(self._options.limits, self._theirs), self._theirs.hwm_bytes
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, begun: list[Any] | None = None) -> None:
         """Send the datapoints of a message, or report that the flow has raised. For `BatchingSender`."""
+        # If a signal handler of the user raised in between, what is counted here would not be what was sent.
+        with signals_deferred():
+            self._send(message)
+            if begun is not None:
+                begun.append(None)
+
+    def _send(self, message: Message) -> None:
         with self._lock:
             if self._lost is not None:
                 raise ConsumerGone

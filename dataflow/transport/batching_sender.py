@@ -8,6 +8,8 @@ Guarantees:
   other threads run): the flusher thread sends what has been collected.
 - Messages leave in the order in which their datapoints were put: both threads take from the same end of one deque,
   under one lock, and only the worker's own thread appends.
+- A signal handler of the user that raises while a message is sent doubles no datapoint: a message of which a part has
+  left counts as sent, and the channel completes it.
 - A process forked by the flow's code sends nothing: it raises an error when it has completed a message.
 """
 
@@ -396,6 +398,7 @@ class BatchingSender:
     def _send_collected(self, taken: list[Any]) -> None:
         """Send items taken from the front of `_collected`."""
         count = len(taken)
+        begun: list[Any] = []
         try:
             body, nbytes = self._encoder.join(taken)
             message = Message(self._kind, self._worker, count, nbytes, body, self._task, self._pace)
@@ -404,17 +407,24 @@ class BatchingSender:
             self._quota.spend(count, nbytes)
             self._quota.counters.add_message(count, nbytes)
             try:
-                self._sender.send(message)
+                self._sender.send(message, begun)
             except BaseException:
-                self._quota.spend(-count, -nbytes)
-                self._quota.counters.add_message(-count, -nbytes, -1)
+                if begun:
+                    self._record_sent(message)
+                else:
+                    self._quota.spend(-count, -nbytes)
+                    self._quota.counters.add_message(-count, -nbytes, -1)
                 raise
-            self._quota.queue(message.queued)
-            self._sent += count
-            self._pace = 0.0
+            self._record_sent(message)
         except BaseException:
-            self._collected.extendleft(reversed(taken))  # the messages that follow must not have a gap before them
+            if not begun:  # otherwise these datapoints would be sent twice
+                self._collected.extendleft(reversed(taken))  # the messages that follow must not have a gap before them
             raise
+
+    def _record_sent(self, message: Message) -> None:
+        self._quota.queue(message.queued)
+        self._sent += message.count
+        self._pace = 0.0
 
     def _explain(self, error: Exception, start: int, dp: Any) -> None:
         """Add a note that names the datapoint and the component that cannot be sent."""
@@ -459,7 +469,7 @@ class BatchingSender:
 class _DiscardingSender:
     """A sender that discards every message."""
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, begun: list[Any] | None = None) -> None:
         pass
 
     def close(self, flush: float) -> None:

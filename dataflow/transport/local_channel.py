@@ -8,6 +8,7 @@ Guarantees:
 - Each pipe has one writer: a killed worker cannot tear another's message.
 - The consumer never waits for the rest of a message: it reads the available bytes and reassembles messages itself, so a
   message torn by a kill is neither delivered nor waited for.
+- A message that a signal handler of the user interrupts by an exception is completed before the next one begins.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from dataflow.system.descriptors import Descriptor, pipe
 from dataflow.transport.messages import (
@@ -61,7 +62,8 @@ class ThreadChannel(Channel, Port, Sender, Receiver):
     def open(self) -> ThreadChannel:
         return self
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, begun: list[Any] | None = None) -> None:
+        # `begun` stays empty: signal handlers run in no thread of a worker.
         self._messages.append(message)
         # The receiver clears the event before it looks for messages. So either the event is set here, or the receiver
         # sees this message.
@@ -127,6 +129,9 @@ class _PipeSender:
     def __init__(self, token: bytes, end: Descriptor) -> None:
         self._token = token
         self._end = end
+        # Of the message that was begun last: its buffers, and how many bytes each write has taken from them. Both are
+        # empty once it is complete.
+        self._unfinished: tuple[list[memoryview], list[Any]] = [], []
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         return (self._end,)
@@ -137,24 +142,47 @@ class _PipeSender:
     def close_in_parent(self) -> None:
         self._end.close()
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, begun: list[Any] | None = None) -> None:
+        # If an exception ended the last call halfway, the consumer takes what comes now for the rest of that message.
+        if self._unfinished[1]:
+            self._finish()
         buffers = pack(self._token, message)
-        rest = [memoryview(data) for data in (_PREFIX.pack(sum(map(len, buffers))), *buffers)]
+        views = [memoryview(data) for data in (_PREFIX.pack(sum(map(len, buffers))), *buffers)]
+        # One store, so that an exception from a signal handler never finds the buffers of one message with the counts
+        # of another. The caller's list is used for the counts: both sides then agree on whether the message was begun.
+        self._unfinished = views, [] if begun is None else begun
+        self._finish()
+
+    def _finish(self) -> None:
+        """Write what is left of the message that was begun last."""
+        views, written = self._unfinished
+        rest = _after(views, sum(written)) if written else views
         try:
             while rest:
-                # A signal may end the call early, with a part of the data written: the loop writes the rest.
-                written = os.writev(self._end.fd, rest[:64])
-                # Empty buffers go as well: the loop above would not end with one of them.
-                while rest and written >= rest[0].nbytes:
-                    written -= rest.pop(0).nbytes
-                if rest:
-                    rest[0] = rest[0][written:]
+                # A signal ends the call early, with a part of the data written, and its handler may raise as soon as
+                # the call has returned. So the number of bytes must not pass through an instruction of Python: `map`
+                # and `extend` store it from C.
+                written.extend(map(os.writev, (self._end.fd,), (rest[:64],)))
+                rest = _after(rest, written[-1])
         # Python ignores SIGPIPE: a pipe that nobody reads any more is an error instead of the end of the process.
         except BrokenPipeError as error:
             raise ConsumerGone from error
+        self._unfinished = [], []  # lets go of the frames
 
     def close(self, flush: float) -> None:
         self._end.close()  # bytes already written stay readable
+
+
+def _after(buffers: list[memoryview], nbytes: int) -> list[memoryview]:
+    """What follows the first `nbytes` bytes of `buffers`; empty buffers at its begin are left out."""
+    k = 0
+    while k < len(buffers) and nbytes >= buffers[k].nbytes:
+        nbytes -= buffers[k].nbytes
+        k += 1
+    rest = buffers[k:]
+    if nbytes:
+        rest[0] = rest[0][nbytes:]
+    return rest
 
 
 class _PipeReceiver:

@@ -149,8 +149,18 @@ class ConsumerGone(Exception):
 class Sender(Protocol):
     """A worker's end. One thread at a time."""
 
-    def send(self, message: Message) -> None:
-        """Send a message; may wait for the consumer. Raises `ConsumerGone`."""
+    def send(self, message: Message, begun: list[Any] | None = None) -> None:
+        """Send a message; may wait for the consumer.
+
+        Args:
+            message: The message.
+            begun: Gets an item as soon as a part of the message has left. If this call raises after that, as a signal
+                handler may, the message counts as sent: its rest leaves before the next message. If it raises before
+                that, nothing of the message is ever sent.
+
+        Raises:
+            ConsumerGone: Nobody reads the messages any more.
+        """
 
     def close(self, flush: float) -> None:
         """Close the end once all messages have left this process, or after `flush` seconds."""

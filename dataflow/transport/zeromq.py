@@ -29,7 +29,7 @@ from typing import Any, Final
 import zmq
 
 from dataflow.system.descriptors import Descriptor, closed_on_error
-from dataflow.system.interrupts import signals_blocked
+from dataflow.system.interrupts import signals_blocked, signals_deferred
 from dataflow.transport.messages import Message, Port, Receiver, new_token, pack, unpack
 
 __all__ = ["SocketChannel"]
@@ -124,10 +124,15 @@ class _SocketSender:
         self._socket.setsockopt(zmq.HANDSHAKE_IVL, 0)  # the consumer accepts when all workers were started
         self._socket.connect(url)
 
-    def send(self, message: Message) -> None:
-        # Copied: otherwise, a frame of 64 KiB or more would permanently add a pyzmq thread and its descriptors to this
-        # process.
-        self._socket.send(b"".join(pack(self._token, message)), copy=True)
+    def send(self, message: Message, begun: list[Any] | None = None) -> None:
+        data = b"".join(pack(self._token, message))
+        # pyzmq runs signal handlers after the message has left: if one raised there, the message would seem unsent.
+        with signals_deferred():
+            # Copied: otherwise, a frame of 64 KiB or more would permanently add a pyzmq thread and its descriptors to
+            # this process.
+            self._socket.send(data, copy=True)
+            if begun is not None:
+                begun.append(None)
 
     def close(self, flush: float) -> None:
         # Linger 0 would discard the last messages, and these include exceptions.

@@ -42,7 +42,7 @@ class OutputBufferFlow:
     def finish(self):
         self._batching_sender.close(0)
 
-    def send(self, message):
+    def send(self, message, begun=None):
         if message.kind is Kind.DATA:
             self.bodies.append(message.body)
 

@@ -12,6 +12,8 @@ from dataflow.remote import receiving, sending
 from dataflow.remote.frames import FrameEncoder
 from dataflow.remote.peer_messages import NO_ID, ORDERLY, Hello, PeerMessage, PeerMessageKind, SendLimits, pack
 from dataflow.remote.peer_options import PeerOptions
+from dataflow.transport.messages import Kind, Message
+from tests.support.faults import is_interrupted_at
 from tests.support.forks import in_child
 from tests.support.senders import numbers
 
@@ -29,7 +31,7 @@ class FakeRouter:
         self.sent, self.incoming, self.connected = [], deque(), deque()
         self.is_reachable = True
 
-    def send(self, peer, message):
+    def send(self, peer, message, begun=None):
         if self.is_reachable:
             self.sent.append((peer, message.kind))
         return self.is_reachable
@@ -117,6 +119,21 @@ def test_after_its_welcome_a_sender_obeys_that_run_only(connect):
     assert not connection._done and connection._lost is None
     tell(connection, PeerMessageKind.BYE, ORDERLY, [b"it was closed"])
     assert connection._lost.closed and "it was closed" in str(connection._lost)
+
+
+def test_wherever_a_signal_handler_raises_datapoints_are_counted_if_they_were_sent(connect):
+    k, is_interrupted, num = 0, True, 0
+    connection = welcomed(connect)
+    message = Message(Kind.DATA, 0, 2, body=[b"ab"])
+    while is_interrupted:
+        begun = []
+        before = len(connection._router.sent)
+        is_interrupted = is_interrupted_at(k, lambda: connection.send(message, begun))  # noqa: B023
+        assert len(connection._router.sent) - before == len(begun)
+        num += 2 * len(begun)
+        assert connection._sent == sum(count for _, count, *_ in connection._under_way) == num
+        k += 1
+    assert begun
 
 
 def test_a_receiver_is_late_only_where_something_is_outstanding(connect):

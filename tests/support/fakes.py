@@ -142,19 +142,23 @@ class Calls(DataFlow):
 
 
 class FakeSender:
-    """Keeps what is sent; `before` is called with every message, and may wait or raise."""
+    """Keeps what is sent; `before` and `after` are called with every message, and may wait or raise."""
 
     def __init__(self, before: Callable[[Message], None] = lambda message: None) -> None:
         self.before = before
+        self.after: Callable[[Message], None] = lambda message: None  # called when it has left
         self.sent: list[Message] = []
         self.gone = False
         self.closed_with: float | None = None
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message, begun: list[Any] | None = None) -> None:
         self.before(message)
         if self.gone:
             raise ConsumerGone
         self.sent.append(message)
+        if begun is not None:
+            begun.append(True)
+        self.after(message)
 
     def close(self, flush: float) -> None:
         self.closed_with = flush

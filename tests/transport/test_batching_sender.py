@@ -16,7 +16,9 @@ from dataflow.transport.codec import ArrayCodec, ObjectCodec
 from dataflow.transport.current_item import CurrentItem, position_in
 from dataflow.transport.flow_control import Credit, Window
 from dataflow.transport.messages import ConsumerGone, Kind
+from dataflow.transport.worker_counters import totals_of
 from tests.support.fakes import FakeSender
+from tests.support.faults import Interrupted
 from tests.support.waits import LIMIT, wait_until
 
 WIDE = Window(1_000_000)
@@ -173,6 +175,26 @@ def test_what_was_collected_goes_before_the_last_words():
             last_words(loopback.batching_sender)
             assert len(loopback.arrived()) == 1001
             assert loopback.sender.sent[-1].kind is not Kind.DATA
+
+
+@pytest.mark.parametrize("has_left", [False, True])
+def test_a_message_in_which_a_signal_handler_raises_arrives_once(has_left):
+    def interrupt(message):
+        loopback.sender.before = loopback.sender.after = lambda message: None
+        raise Interrupted
+
+    with Loopback() as loopback:
+        setattr(loopback.sender, "after" if has_left else "before", interrupt)
+        with pytest.raises(Interrupted) as raised:
+            loopback.batching_sender.put_all([[k] for k in range(3)])
+        loopback.batching_sender.failed(raised.value)
+        assert loopback.arrived() == [[0]] and loopback.sender.sent[-1].kind is Kind.ERROR
+        # What was counted is what arrived: the consumer is through with it, and the window is empty again.
+        for message in loopback.data():
+            loopback.hand_out(message)
+        quota = loopback.batching_sender._quota
+        assert quota.all_done() and quota.window_in_use() == 0
+        assert totals_of(loopback.credit.counters_of(0)).datapoints == 1
 
 
 def test_a_message_holds_half_of_the_window_at_most(monkeypatch):

@@ -1,6 +1,10 @@
 """Pipes and queues: messages in pieces, torn messages, big ones, many frames, several writers."""
 
+import fcntl
 import os
+import signal
+import struct
+import termios
 import threading
 import time
 
@@ -11,7 +15,8 @@ from hypothesis import strategies as st
 from dataflow.transport.local_channel import PipeChannel, ThreadChannel
 from dataflow.transport.messages import ConsumerGone, Kind, Message
 from tests.support.fakes import receive
-from tests.support.waits import LIMIT
+from tests.support.faults import Interrupted, is_interrupted_at, raise_interrupted
+from tests.support.waits import LIMIT, wait_until
 
 
 class Pipes:
@@ -133,6 +138,52 @@ def test_a_message_torn_at_any_byte_is_neither_delivered_nor_waited_for():
             assert receive(pipes.receiver, 0.001) is None
             assert time.monotonic() - began < LIMIT / 2
         cut += 1
+
+
+def test_a_message_that_a_signal_handler_interrupts_is_completed_before_the_next():
+    """The handler raises while the writer is blocked by a full pipe, with a part of the message in it."""
+    large, last = data(0, 3, os.urandom(3 << 20), b"end"), Message(Kind.LEFT, 0, body=[b"bye"])
+    begun, found = [], []
+    with Pipes() as pipes:
+        read_end, capacity = _read_end(pipes), fcntl.fcntl(pipes.ends[0].fd, fcntl.F_GETPIPE_SZ)
+        interrupted = threading.Event()
+
+        def consume():
+            wait_until(lambda: _num_readable(read_end) == capacity, LIMIT, "the pipe is not full")
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+            interrupted.wait(LIMIT)
+            found.extend(pipes.drain(2))
+
+        before = signal.signal(signal.SIGUSR1, raise_interrupted)
+        consumer = threading.Thread(daemon=True, target=consume)
+        try:
+            consumer.start()
+            with pytest.raises(Interrupted):
+                pipes.senders[0].send(large, begun)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert sum(begun) == capacity  # the message counts as sent
+        interrupted.set()
+        pipes.senders[0].send(last)
+        consumer.join(LIMIT)
+    assert found == [sent(large), sent(last)]
+
+
+def _num_readable(fd):
+    (num,) = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))
+    return num
+
+
+def test_wherever_a_handler_raises_a_message_is_sent_whole_and_counts_as_sent_or_neither():
+    first, second, k, is_interrupted = data(0, 1, b"first", b""), data(0, 2, b"second"), 0, True
+    while is_interrupted:
+        begun = []
+        with Pipes() as pipes:
+            is_interrupted = is_interrupted_at(k, lambda: pipes.senders[0].send(first, begun))  # noqa: B023
+            pipes.senders[0].send(second)
+            assert pipes.drain() == [sent(first)] * bool(begun) + [sent(second)]
+        k += 1
+    assert begun
 
 
 def test_writers_do_not_tear_each_others_messages():

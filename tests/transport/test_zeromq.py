@@ -19,6 +19,7 @@ from dataflow.transport import zeromq
 from dataflow.transport.messages import Kind, Message, new_token, pack
 from dataflow.transport.zeromq import SocketChannel
 from tests.support.fakes import Trap, receive
+from tests.support.faults import is_interrupted_at
 from tests.support.waits import LIMIT, wait_until
 
 
@@ -55,6 +56,19 @@ def test_messages_arrive_in_order_and_whole():
         assert [(message.worker, message.count) for message in messages] == [(1, k) for k in range(101)]
         assert [bytes(frame) for frame in messages[3].body] == [b"x", b""]
         assert bytes(messages[100].body[0]) == big
+
+
+def test_wherever_a_handler_raises_a_message_is_sent_and_counts_as_sent_or_neither():
+    k, is_interrupted = 0, True
+    with Sockets() as sockets:
+        while is_interrupted:
+            begun = []
+            is_interrupted = is_interrupted_at(k, lambda: sockets.senders[0].send(data(0, 1, b"x"), begun))  # noqa: B023
+            sockets.senders[0].send(data(0, 2, b"y"))
+            expected = [1] * bool(begun) + [2]
+            assert [receive(sockets.receiver, LIMIT).count for _ in expected] == expected
+            k += 1
+        assert begun and sockets.receiver.receive_nowait() is None
 
 
 def listens(url):
