@@ -111,7 +111,8 @@ class TaskOwnership(SharedWords):
             return []
         # Without a lock: a number with the place of another part finds another mark there, and is not taken.
         words = self.words[_ASKED:_LAST].tolist()
-        return list(zip(words[::2], words[1::2], strict=True))
+        # No task is at 0, where an arena has its status bytes: nothing was written there yet.
+        return [(number, place) for number, place in zip(words[::2], words[1::2], strict=True) if place]
 
     def add_asked(self, number: int, place: int) -> None:
         """Record that a part is asked for."""

@@ -1,6 +1,6 @@
 """Claims of tasks: a late one is void."""
 
-from dataflow.transport.shared_task_queue import TaskOwnership
+from dataflow.transport.shared_task_queue import SharedTaskQueue, TaskOwnership
 
 
 def test_a_task_is_claimed_and_freed():
@@ -30,8 +30,20 @@ def test_workers_are_asked_for_parts_and_remembered_by_their_last_task_side_by_s
     ownership = TaskOwnership()
     ownership.claim(0, 0)
     ownership.claim(9, 4095)
-    for k in range(9):
+    for k in range(1, 10):
         ownership.add_asked(k, 10 * k)
-    assert sorted(ownership.asked()) == [(k, 10 * k) for k in range(1, 9)]
+        assert sorted(ownership.asked()) == [(part, 10 * part) for part in range(max(1, k - 7), k + 1)]
     assert [ownership.last_claimed(worker) for worker in (0, 1, 4095)] == [0, None, 9]
     ownership.close()
+
+
+def test_a_worker_that_looks_for_parts_maps_only_memory_in_which_tasks_are():
+    queue = SharedTaskQueue(1 << 20)
+    queue.open()
+    reader = queue.port(0).open()
+    first = queue.put(0, 0, [queue.encode([k], is_only_task=False) for k in range(2)], is_only_task=False)
+    queue.put(1, 2, [queue.encode([2], is_only_task=False)], is_only_task=False)
+    first.ask(2, 1, 2)
+    assert [reader.receive().number for _ in range(2)] == [2, 1]
+    assert set(reader._memory) == set(queue.writer.memory)
+    queue.close()
