@@ -287,7 +287,7 @@ class ApplyAndBatch(Apply):
                 made.extend(results)  # none, but they have to be asked for their end
             finally:
                 now = time.perf_counter()
-                sender.counters.add_step(now, now - began, 0.0, 0.0)
+                sender.counters.add_step(now, now - began)
         except BaseException:
             sender.put_all(made or group.left())  # what was made before the exception comes before it
             raise

@@ -191,10 +191,7 @@ class BatchingSender:
             self.flush()
             count = self._sent - before
             last, ended = ended, time.perf_counter()
-            blocked, memory = quota.waited, self._memory_seconds
-            if blocked and quota.waited_for_memory:
-                blocked, memory = 0.0, memory + blocked
-            quota.counters.add_step(ended, ended - last - blocked - memory, blocked, memory)
+            quota.counters.add_step(ended, ended - last - quota.waited - self._memory_seconds)
             if not count:
                 return before - start
             self._adapt(count, ended - began)
@@ -368,7 +365,7 @@ class BatchingSender:
         finally:
             ended = time.perf_counter()
             self._memory_seconds += ended - began
-            self._quota.counters.enter(WorkerActivity.BUSY, ended)
+            self._quota.counters.add_wait(WorkerActivity.MEMORY, ended, ended - began)
 
     def _keep_flushing(self) -> None:
         next_tick, token = 0.0, self._quota.token

@@ -221,8 +221,7 @@ class Quota:
     Attributes:
         counters: Where the worker records what it has done.
         token: The worker's side of `jobserver`.
-        waited: Seconds of the last wait for room.
-        waited_for_memory: Whether messages filled the memory limit as it began.
+        waited: Seconds of the last wait for room; `counters` has them.
     """
 
     def __init__(
@@ -237,7 +236,7 @@ class Quota:
         self._all_words = words
         start = _start_of(worker)
         self._words = words[start : start + _CREDIT_WORDS]
-        self.waited, self.waited_for_memory = 0.0, False
+        self.waited = 0.0
         self.counters = WorkerCounters(words[start + _CREDIT_WORDS : start + _WORDS])
         self._item = words, start + _ITEM
         self.token = None if jobserver is None else jobserver.open(self.counters)
@@ -307,15 +306,18 @@ class Quota:
         if (room := self._room()) is not None and not self.stopped:
             return room
         delay, began = _MIN_SLEEP if self._max_sleep == _MAX_SLEEP else self._max_sleep / 4, _now()
-        self.waited_for_memory = self._is_queue_full()
-        self.counters.enter(WorkerActivity.MEMORY if self.waited_for_memory else WorkerActivity.BLOCKED, began)
+        state = WorkerActivity.MEMORY if self._is_queue_full() else WorkerActivity.BLOCKED
+        self.counters.enter(state, began)
         self.counters.set_window(1.0)
         while not self.stopped:
             time.sleep(delay)
             room = self._room()
             if room is not None and (free := 1 - self.window_in_use()) >= _ENOUGH:
                 self._adapt(free, delay)
-                self.waited = _now() - began
+                ended = _now()
+                self.waited = ended - began
+                # Before the datapoints are made: however long they take, that time is work.
+                self.counters.add_wait(state, ended, self.waited)
                 return room
             delay = min(2 * delay, self._max_sleep)
         return None

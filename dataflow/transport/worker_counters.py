@@ -136,20 +136,16 @@ class WorkerCounters:
         words[_STATE] = state
         words[_SINCE] = int(now * _NS)
 
-    def add_step(self, now: float, busy: float, blocked: float, memory: float) -> None:
-        """Add the seconds of one message; the worker is busy from now on."""
+    def add_step(self, now: float, busy: float) -> None:
+        """Add the busy seconds of one message; the worker is busy from now on."""
         words = self._words
         words[_BUSY_TIME] += int(busy * _NS)
-        if blocked > 0:
-            words[_TIMES + WorkerActivity.BLOCKED] += int(blocked * _NS)
-        if memory > 0:
-            words[_TIMES + WorkerActivity.MEMORY] += int(memory * _NS)
         words[_STATE] = _BUSY
         # Until this store a reader counts the message twice, since its time was added above. The next reading is right.
         words[_SINCE] = int(now * _NS)
 
     def add_wait(self, state: WorkerActivity, now: float, seconds: float) -> None:
-        """Add seconds of waiting for a task; the worker is busy from now on."""
+        """Add seconds of waiting in `state`; the worker is busy from now on."""
         self._words[_TIMES + state] += max(0, int(seconds * _NS))
         self.enter(WorkerActivity.BUSY, now)
 

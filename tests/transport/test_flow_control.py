@@ -285,7 +285,6 @@ def test_sleeps_double_from_20_microseconds_to_2_milliseconds_and_the_wait_is_re
     monkeypatch.setattr("dataflow.transport.flow_control._now", lambda: next(clock))
     credit = Credit(1, shared=False)
     quota = make_quota(Window(1), credit)
-    assert (quota.waited, quota.waited_for_memory) == (0.0, False)
     quota.wait_for_room()
     assert quota.waited == 0.0
     quota.spend(1, 0)
@@ -293,8 +292,32 @@ def test_sleeps_double_from_20_microseconds_to_2_milliseconds_and_the_wait_is_re
     assert quota.wait_for_room().count == 1
     assert naps == [20e-6 * 2**k for k in range(7)] + [2e-3] * 2
     assert quota.waited == 2.5
-    totals = totals_of(credit.counters_of(0), 8.0)
-    assert totals.seconds[WorkerActivity.BLOCKED] == pytest.approx(1.0) and totals.window == 1.0
+    assert totals_of(credit.counters_of(0)).window == 1.0
+
+
+@pytest.mark.parametrize(
+    ("window", "state"), [(Window(1), WorkerActivity.BLOCKED), (Window(1, max_queued=1), WorkerActivity.MEMORY)]
+)
+def test_a_worker_is_busy_from_the_end_of_a_wait_on_however_long_the_next_datapoint_takes(
+    window, state, naps, monkeypatch
+):
+    clock = iter([7.0, 9.5])
+    monkeypatch.setattr("dataflow.transport.flow_control._now", lambda: next(clock))
+    credit = Credit(1, shared=False)
+    quota = make_quota(window, credit)
+    quota.spend(1, 0)
+    quota.queue(1)
+
+    def grant():
+        assert quota.counters.state == state
+        assert totals_of(credit.counters_of(0), 8.0).seconds[state] == pytest.approx(1.0)
+        credit.grant(0, 1, 0, 1)
+
+    naps.then = grant
+    assert quota.wait_for_room().count == 1
+    assert quota.counters.state == WorkerActivity.BUSY
+    seconds = totals_of(credit.counters_of(0), 60.0).seconds
+    assert seconds[state] == pytest.approx(2.5) and seconds[WorkerActivity.BUSY] == pytest.approx(50.5)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +332,6 @@ def test_what_a_worker_waits_for_is_recorded(naps, limit, sent, received, for_me
     credit.grant(0, 0, 0, received)
     naps.then = credit.stop
     assert quota.wait_for_room() is None
-    assert quota.waited_for_memory is for_memory
     activity = WorkerActivity.MEMORY if for_memory else WorkerActivity.BLOCKED
     assert totals_of(credit.counters_of(0), time.perf_counter()).seconds[activity] > 0
 

@@ -25,8 +25,9 @@ def test_what_a_worker_adds_is_read():
     counters.begin(10.0)
     counters.add_message(5, 100)
     counters.add_message(2, 50)
-    counters.add_step(11.0, 0.5, 0.25, 0.125)
-    counters.add_wait(WorkerActivity.STARVED, 12.0, 1.0)
+    counters.add_step(11.0, 0.5)
+    for state, seconds in zip(list(WorkerActivity)[2:], (0.25, 0.125, 1.0), strict=True):
+        counters.add_wait(state, 12.0, seconds)
     counters.set_processor_times(0.375, 0.0625)
     counters.set_window(0.5)
     counters.sample_node(3)
@@ -92,7 +93,8 @@ def test_a_successor_that_begins_at_zero_is_added():
         credit = Credit(1, shared=False)
         counters = credit.port(0).quota(Window(1)).counters
         counters.add_message(10 * pid, 100)
-        counters.add_step(5.0, 1.0, 0.5, 0.0)
+        counters.add_step(5.0, 1.0)
+        counters.add_wait(WorkerActivity.BLOCKED, 5.0, 0.5)
         counters.sample_node(3)
         counters.set_window(0.25 * pid)
         words.append(settle_counters(credit.counters_of(0), 5.0))
