@@ -12,7 +12,7 @@ from dataflow.protocol.parameters import seconds, whole_number
 from dataflow.remote.keys import Keys, load_keys
 from dataflow.remote.peer_messages import MAX_HEARTBEAT, MIN_HEARTBEAT, SendLimits
 
-__all__ = ["HEARTBEAT", "HWM_BYTES", "PeerOptions", "check_options"]
+__all__ = ["HEARTBEAT", "HWM_BYTES", "PeerOptions", "check_options", "socket_file"]
 
 HEARTBEAT: Final = 2.0
 """Default heartbeat interval in seconds; three heartbeats may be missed."""
@@ -90,6 +90,13 @@ def check_options(
         seconds(owner, "timeout", timeout, cure="; None waits without limit")
     limits = SendLimits(hwm or 0, hwm_bytes)
     return PeerOptions(owner, tuple(addresses), bind, limits, float(heartbeat), timeout, curve)
+
+
+def socket_file(address: str) -> str | None:
+    """The absolute path of the file of a local socket; None if the address has no file."""
+    if not address.startswith(_IPC) or address.startswith(_ABSTRACT):
+        return None
+    return os.path.abspath(address.removeprefix(_IPC))
 
 
 def _check_address(owner: str, address: str) -> None:

@@ -29,7 +29,7 @@ import zmq
 
 from dataflow.remote.keys import Keys
 from dataflow.remote.peer_messages import PeerMessage, pack
-from dataflow.remote.peer_options import PeerOptions
+from dataflow.remote.peer_options import PeerOptions, socket_file
 from dataflow.system.descriptors import counted
 from dataflow.system.interrupts import signals_blocked, signals_deferred
 from dataflow.system.worker_process import keep_freed_memory
@@ -79,6 +79,7 @@ class Router:
         self._owner = owner
         self.addresses: tuple[str, ...] = ()  # the bound addresses, with the ports that the system has chosen
         self.peers: tuple[bytes, ...] = ()  # the peers that we connect to
+        self._files: list[tuple[str, os.stat_result]] = []  # of the bound addresses, as they were made
         self._authenticator: ThreadAuthenticator | None = None  # set where there are keys, and we are bound
         self._monitor: zmq.Socket[bytes] | None = None
         keep_freed_memory()  # without it, `tcp/ours` of the workload `image` in the benchmarks is at half its speed
@@ -149,7 +150,12 @@ class Router:
                 f"{self._owner} cannot bind to {address}: {error.strerror}. See what else uses this address "
                 "(another copy of the same flow?), or let the system choose a port: tcp://127.0.0.1:*",
             ) from None
-        return self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        bound = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        path = socket_file(bound)
+        if path is not None:
+            with suppress(OSError):  # another socket takes the address just now
+                self._files.append((path, os.stat(path)))
+        return bound
 
     def _connect(self, address: str, name: str) -> bytes:
         self.socket.setsockopt_string(zmq.CONNECT_ROUTING_ID, name)
@@ -210,20 +216,27 @@ class Router:
         with signals_deferred():
             with suppress(zmq.ZMQError):
                 self.socket.disable_monitor()
+            # First: as long as the socket is open, no other file gets the number by which its own is recognized.
+            self._remove_files()
             self.socket.close(linger=int(flush * 1000))
             self._close_context()
 
     def _close_context(self) -> None:
+        self._remove_files()
         if self._authenticator is not None:
             # First: its thread uses a socket of this context, and `destroy` closes that from this thread.
             self._authenticator.stop()
         # A signal would end `term` early; pyzmq would count the context as closed then, and its descriptors would stay.
         with signals_blocked():
             self._context.destroy(linger=0)  # with all open sockets: otherwise it would wait for them
-        for address in self.addresses:
-            if address.startswith("ipc://"):  # ZeroMQ leaves the file
-                with suppress(OSError):
-                    os.unlink(address.removeprefix("ipc://"))
+
+    def _remove_files(self) -> None:
+        """Remove the files of the bound addresses, which ZeroMQ leaves; a later socket may have put its own there."""
+        for path, made in self._files:
+            with suppress(OSError):
+                if os.path.samestat(made, os.stat(path)):
+                    os.unlink(path)
+        self._files.clear()
 
 
 def _is_occupied(address: str) -> bool:

@@ -120,6 +120,33 @@ def test_wherever_a_signal_handler_raises_a_message_is_sent_whole_or_not_at_all(
         bound.close(0)
 
 
+def test_only_the_own_file_of_a_local_socket_is_removed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = router("ipc://s", bind=True)
+    second = router("ipc://s", bind=True)  # takes the address, as ZeroMQ lets it
+    monkeypatch.chdir("/")
+    first.close(0)
+    assert (tmp_path / "s").is_socket()
+    second.close(0)
+    assert not (tmp_path / "s").exists()
+
+
+def test_the_file_of_a_local_socket_is_removed_if_a_later_address_cannot_be_bound(tmp_path):
+    with pytest.raises(OSError, match="cannot bind"):
+        router(f"ipc://{tmp_path}/s", f"ipc://{tmp_path}/missing/s", bind=True)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has names without files")
+def test_a_file_that_is_called_like_an_abstract_socket_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / f"@{os.path.basename(tmp_path)}-{os.getpid()}"
+    made = router(f"ipc://{path.name}", bind=True)
+    path.touch()
+    made.close(0)
+    assert path.exists()
+
+
 def test_who_connects_needs_the_one_key_of_that_peer():
     public, secret = zmq.curve_keypair()
     with pytest.raises(ValueError, match="holds 2 public keys of peers; to connect, keep only"):
