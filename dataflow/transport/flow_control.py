@@ -49,7 +49,7 @@ _WORDS: Final = _CREDIT_WORDS + NUM_WORDS
 _BUSY: Final = 0
 _STARTED: Final = 1  # set by the consumer once it has started all workers
 _COUNT, _BYTES, _FRAMES, _DONE, _STOP, _REPORTS = range(6)  # written by the consumer
-_MADE, _ITEM = 8, 9  # written by the worker
+_MADE, _ITEM, _TOKEN = 8, 9, 10  # written by the worker
 _now: Final = time.perf_counter
 _MIN_SLEEP: Final = 20e-6
 _MAX_SLEEP: Final = 2e-3
@@ -165,6 +165,9 @@ class Credit:
         words, start = self._counters.words, _start_of(worker)
         words[start + _ITEM] = 0  # otherwise the first datapoint of its successor
         words[start + _MADE] = words[start + _COUNT]  # otherwise others would wait until its datapoints are done
+        if self.jobserver is not None:
+            self.jobserver.died(has_token=bool(words[start + _TOKEN]))
+        words[start + _TOKEN] = 0
 
     def close(self) -> None:
         """Close the descriptors. Idempotent."""
@@ -239,7 +242,8 @@ class Quota:
         self.waited = 0.0
         self.counters = WorkerCounters(words[start + _CREDIT_WORDS : start + _WORDS])
         self._item = words, start + _ITEM
-        self.token = None if jobserver is None else jobserver.open(self.counters)
+        has_token = words[start + _TOKEN : start + _TOKEN + 1]
+        self.token = None if jobserver is None else jobserver.open(self.counters, has_token)
         self._window = window
         self._yields = yields
         self._longest = max(_MAX_SLEEP, _MAX_SLEEP * (len(words) // _WORDS - 1) / _WORKERS_AWAKE)

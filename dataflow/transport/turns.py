@@ -11,9 +11,10 @@ Guarantees:
 - No token is held longer than about `_SECONDS`. A datapoint that takes longer is finished without one.
 - Workers that wait for something other than a core, a disk or a network, do so all at the same time: one that is found
   waiting while it has a token works without tokens for `_WITHOUT` seconds.
-- The others go on if a worker with a token is killed or stopped: a token is added for a worker that was replaced, and
+- The others go on if a worker with a token is killed or stopped: its token is added again when it is replaced, and
   whenever the consumer has waited and got nothing, it lends one, which is used once. A worker that waits for a token is
   woken up at the end by one that is lent; if the consumer is gone, its lifeline ends it.
+- Restarts make no tokens: a worker says in shared memory whether it has one.
 - Nothing here blocks the consumer.
 """
 
@@ -49,6 +50,7 @@ class Jobserver:
 
     def __init__(self, num: int) -> None:
         self.num = num
+        self._num_lost = 0  # tokens of dead workers
         self._read, self._write = pipe()
         # For the workers as well, which share this open file.
         os.set_blocking(self._write.fd, False)
@@ -69,10 +71,14 @@ class Jobserver:
         if not left.poll(0):
             self._put(_LENT)
 
+    def died(self, *, has_token: bool) -> None:
+        """Record that a worker has died, and whether it had a token."""
+        self._num_lost += has_token
+
     def replace(self) -> None:
-        """Add a token: a worker has died, possibly with one."""
-        # If the dead worker had none, there is one too many from now on, and one more worker computes at a time.
-        self._put(_OWN)
+        """Add the tokens of workers that have died."""
+        lost, self._num_lost = self._num_lost, 0
+        self._put(_OWN * lost)
 
     def stop(self, num_workers: int) -> None:
         """Wake up all workers that wait for a token. No-op after `close`."""
@@ -82,9 +88,9 @@ class Jobserver:
     def _put(self, tokens: bytes) -> None:
         os.write(self._write.fd, tokens)  # never full: it holds `num` tokens, one that was lent, and those of `stop`
 
-    def open(self, counters: WorkerCounters) -> JobToken:
+    def open(self, counters: WorkerCounters, has_token: memoryview) -> JobToken:
         """Open the worker's side, in the worker's thread."""
-        return JobToken(self._read, self._write, counters)
+        return JobToken(self._read, self._write, counters, has_token)
 
     def close(self) -> None:
         """Close the descriptors. Idempotent."""
@@ -103,12 +109,14 @@ class JobToken:
         read: Where tokens come from.
         write: Where they are given back.
         counters: What the worker has done.
+        has_token: A word in shared memory, by which the consumer knows whether the worker has a token to give back.
     """
 
-    def __init__(self, read: Descriptor, write: Descriptor, counters: WorkerCounters) -> None:
+    def __init__(self, read: Descriptor, write: Descriptor, counters: WorkerCounters, has_token: memoryview) -> None:
         self._read = read
         self._write = write
         self._counters = counters
+        self._has_token = has_token
         self._thread = f"self/task/{threading.get_native_id()}"
         self._held: list[bytes] = []  # one, or none
         self._began = 0.0
@@ -130,6 +138,8 @@ class JobToken:
         self.end()
         # Never returns at the end of the file, since this worker has a write end itself: `stop` or a loan wakes it up.
         token = os.read(self._read.fd, 1)
+        # Race: a worker that is killed before this line takes the token with it. Then the others are lent some.
+        self._has_token[0] = token == _OWN
         self._began = time.perf_counter()
         self._counters.enter(WorkerActivity.BUSY, self._began)
         self._times = self._worked(self._began)
@@ -151,9 +161,11 @@ class JobToken:
         """Give back the token, if the worker has one."""
         with suppress(IndexError):  # it has none
             # `pop` is one step of the interpreter: if both threads give the token back, one finds the list empty.
-            # A worker that is killed before the write takes the token with it: see `Jobserver.replace`.
             if self._held.pop() == _OWN:
                 os.write(self._write.fd, _OWN)
+                # Race: a worker that is killed before this line leaves one token too many; or the worker's thread has
+                # the next token already, which is lost if the worker is killed with it.
+                self._has_token[0] = False
 
     def _worked(self, now: float) -> tuple[float, float]:
         """Seconds that the worker was busy, without those in which it was ready to run; and those on a core."""

@@ -450,20 +450,22 @@ def test_a_jobserver_is_told_what_the_consumer_sees():
 
     class FakeJobserver:
         def __getattr__(self, name):
-            return lambda *arguments: told.append((name, *arguments))
+            return lambda *arguments, **named: told.append((name, *arguments, *([named] if named else [])))
 
     for jobserver in (None, FakeJobserver()):
         credit = Credit(3, shared=False, jobserver=jobserver)
-        for method in (credit.started, credit.stop, credit.close):
-            method()
-    assert told == [("begin",), ("stop", 3), ("close",)]
+        credit.started()
+        credit.died(1)
+        credit.stop()
+        credit.close()
+    assert told == [("begin",), ("died", {"has_token": False}), ("stop", 3), ("close",)]
 
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("has_jobserver", [True, False])
 def test_a_worker_inherits_the_counters_and_its_side_of_the_jobserver(shared, has_jobserver):
     jobserver = SimpleNamespace(
-        descriptors=lambda: ("a", "b"), open=lambda counters: ("opened with", counters), close=lambda: None
+        descriptors=lambda: ("a", "b"), open=lambda counters, word: ("opened with", counters), close=lambda: None
     )
     credit = Credit(2, shared=shared, jobserver=jobserver if has_jobserver else None)
     port = credit.port(1)

@@ -1,6 +1,8 @@
 """Jobserver: as many workers at a time as there are tokens, and nobody waits for one that is slow, stopped or gone."""
 
+import os
 import threading
+from array import array
 
 import pytest
 
@@ -23,7 +25,7 @@ def jobserver():
 
 def open_token(jobserver, credit=None):
     credit = credit or Credit(1, shared=False)
-    return jobserver.open(credit.port(0).quota(Window(1)).counters)
+    return jobserver.open(credit.port(0).quota(Window(1)).counters, memoryview(array("Q", [0])))
 
 
 class Waiter(threading.Thread):
@@ -167,14 +169,36 @@ def test_a_turn_is_lent_only_if_none_is_left_and_is_used_once(jobserver):
 
 def test_a_turn_that_was_lost_with_its_worker_is_replaced():
     jobserver = Jobserver(1)
-    jobserver.begin()
-    lost, other = open_token(jobserver), open_token(jobserver)
+    credit = Credit(2, shared=False, jobserver=jobserver)
+    lost, other = (credit.port(k).quota(Window(1)).token for k in range(2))
+    credit.started()
     lost.wait()
+    credit.died(0)
     jobserver.replace()
     for _ in range(3):  # it is given back
         other.wait()
     assert other.is_held
-    jobserver.close()
+    credit.close()
+
+
+def test_a_worker_that_dies_without_a_turn_leaves_no_more_of_them():
+    jobserver = Jobserver(1)
+    credit = Credit(1, shared=False, jobserver=jobserver)
+    credit.started()
+    for is_lent in (False, True):
+        token = credit.port(0).quota(Window(1)).token
+        token.wait()
+        token.end()
+        if is_lent:  # once
+            held = open_token(jobserver)
+            held.wait()
+            jobserver.lend()
+            token.wait()
+            held.end()
+        credit.died(0)
+        jobserver.replace()
+    assert os.read(jobserver.descriptors()[0].fd, 10) == b"o"
+    credit.close()
 
 
 def test_all_that_wait_are_woken_up_at_the_end(jobserver):
