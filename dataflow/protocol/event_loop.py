@@ -7,6 +7,8 @@ Guarantees:
 - A forked child has a loop of its own: it closes its copies of the descriptors of the parent's loop, and never runs it.
 - What `setup` returns is entered and left by one task, as cancel scopes need it: at the first use, and as the user of
   the loop is closed.
+- A cancel scope around the `yield` of an async generator, as `asyncio.timeout` or a `TaskGroup`, may be cancelled
+  between two steps: the cancellation is raised at the `yield`, and what comes of it is the consumer's next step.
 - Every wait for the loop can be interrupted. Closing waits for at most five seconds at a time, and names in the log
   what does not end.
 """
@@ -20,6 +22,7 @@ import os
 import selectors
 import socket
 import threading
+from collections import deque
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterator
 from concurrent.futures import Future, wait
 from contextlib import suppress
@@ -353,6 +356,9 @@ class AsyncSteps:
         self._begin = begin
         self._code = code
         self._requests: asyncio.Queue[Future[Any]] = asyncio.Queue()
+        self._early: deque[Any] = deque()  # elements that came before they were requested
+        self._end: BaseException | None = None  # what was raised: the answer to each request from then on
+        self._is_end_known = False  # to the consumer
         self._is_stopped = False
         with signals_deferred():  # a coroutine that is not handed over would be reported
             self._task = user.spawn(self._run(), contextvars.copy_context())
@@ -365,7 +371,7 @@ class AsyncSteps:
             while True:
                 user.check()
                 reply: Future[Any] = Future()
-                user.loop.call_soon_threadsafe(self._requests.put_nowait, reply)
+                user.loop.call_soon_threadsafe(self._request, reply)
                 while not (user.session.closed or wait_until_done(reply)):
                     pass
                 if user.session.closed:
@@ -389,6 +395,22 @@ class AsyncSteps:
         self._is_stopped = True
         self._task.cancel()
         self._user.finish(self._task, "the async iterable")
+        if isinstance(self._end, Exception) and not (self._is_end_known or isinstance(self._end, _End)):
+            owner = self._user.session.owner
+            _LOG.warning(
+                "%s: the async iterable raised after the last step that was requested", owner, exc_info=self._end
+            )
+
+    # -- on the loop ---------------------------------------------------------------------------------------------------
+
+    def _request(self, reply: Future[Any]) -> None:
+        if self._early:
+            reply.set_result(self._early.popleft())
+        elif self._end is not None:
+            self._is_end_known = True
+            reply.set_exception(self._end)
+        else:
+            self._requests.put_nowait(reply)
 
     async def _run(self) -> None:
         frame = enter_code(self._code)
@@ -397,12 +419,19 @@ class AsyncSteps:
         try:
             while True:
                 reply = None
-                reply = await self._requests.get()
+                try:
+                    reply = await self._requests.get()
+                except asyncio.CancelledError as error:
+                    self._early.append(await self._cancelled(iterator, error))
+                    continue
                 iterator = aiter(self._begin()) if iterator is None else iterator
-                reply.set_result(await anext(iterator))
+                reply.set_result(self._early.popleft() if self._early else await anext(iterator))
         except BaseException as error:  # includes CancelledError
+            self._end = _End() if isinstance(error, StopAsyncIteration) else error
+            if reply is None and not self._requests.empty():
+                reply = self._requests.get_nowait()
             if reply is not None:
-                reply.set_exception(_End() if isinstance(error, StopAsyncIteration) else error)
+                self._request(reply)
         finally:
             try:
                 if hasattr(iterator, "aclose"):
@@ -410,3 +439,18 @@ class AsyncSteps:
             except BaseException as error:
                 _LOG.warning("%s: the async iterable raised as it was closed", self._user.session.owner, exc_info=error)
             leave_code(frame)
+
+    async def _cancelled(self, iterator: Any, error: asyncio.CancelledError) -> Any:
+        """Raise `error`, which has come between two steps, at the `yield` of a generator; return what it yields next.
+
+        Only there does a cancel scope around the `yield` make an error of its own of it.
+        """
+        if self._is_stopped or self._user.session.closed:
+            raise error
+        if not hasattr(iterator, "athrow"):
+            error.add_note(
+                "the task that steps the async iterable was cancelled between two steps. Enter what cancels it in an "
+                "async generator, which gets the cancellation at its yield"
+            )
+            raise error
+        return await iterator.athrow(error)

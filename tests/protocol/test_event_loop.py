@@ -112,3 +112,151 @@ def test_what_an_iterable_raises_as_it_is_closed_is_logged(user, caplog, monkeyp
         elements.close()
     assert "Owner: the async iterable raised as it was closed" in caplog.text
     assert "ValueError: not now" in caplog.text
+
+
+# -- cancel scopes around a yield --------------------------------------------------------------------------------------
+
+
+def steps_of(user, begin, monkeypatch):
+    """The steps of an async iterable; one that is never answered fails the test instead of hanging."""
+    is_done = event_loop.wait_until_done
+
+    def wait(future, seconds=0):
+        return is_done(future, LIMIT) or pytest.fail("a request was not answered")
+
+    monkeypatch.setattr(event_loop, "wait_until_done", wait)
+    return AsyncSteps(user, begin, RunningPass(DataFromAsyncIterable(begin), 0, Stream(1))).elements()
+
+
+def between_steps(user, do):
+    """Call `do` on the loop, and let what it begins come to its end there."""
+
+    async def run_it():
+        do()
+        for _ in range(50):  # turns of the loop
+            await asyncio.sleep(0)
+
+    run(user, run_it())
+
+
+def test_a_timeout_around_a_yield_that_ends_between_two_steps_is_raised_at_the_next(user, monkeypatch):
+    scopes = []
+
+    async def elements():
+        async with asyncio.timeout(None) as scope:
+            scopes.append(scope)
+            yield 1
+            yield 2
+
+    steps = steps_of(user, elements, monkeypatch)
+    assert next(steps) == 1
+    between_steps(user, lambda: scopes[0].reschedule(user.loop.time()))
+    with pytest.raises(TimeoutError):
+        next(steps)
+
+
+def test_the_error_of_a_task_that_fails_between_two_steps_is_raised_at_the_next(user, monkeypatch):
+    failing = asyncio.Event()
+
+    async def fail():
+        await failing.wait()
+        raise ValueError("in the background")
+
+    async def elements():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            yield 1
+            yield 2
+
+    steps = steps_of(user, elements, monkeypatch)
+    assert next(steps) == 1
+    between_steps(user, failing.set)
+    with pytest.raises(ExceptionGroup) as caught:
+        next(steps)
+    assert caught.group_contains(ValueError, match="in the background")
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_a_generator_yields_on_cancellations_between_two_steps_comes_in_order(user, monkeypatch, ends):
+    tasks = []
+
+    async def elements():
+        tasks.append(asyncio.current_task())
+        for k in range(4):
+            try:
+                yield k
+            except asyncio.CancelledError:
+                tasks[0].uncancel()
+                if ends and k == 2:
+                    return
+
+    steps = steps_of(user, elements, monkeypatch)
+    assert next(steps) == 0
+    for _ in range(3):
+        between_steps(user, tasks[0].cancel)
+    assert list(steps) == ([1, 2] if ends else [1, 2, 3])
+
+
+def test_a_request_that_comes_while_a_cancellation_is_handled_is_answered(user, monkeypatch):
+    scopes, handling, requested = [], threading.Event(), asyncio.Event()
+
+    async def elements():
+        try:
+            async with asyncio.timeout(None) as scope:
+                scopes.append(scope)
+                yield 1
+        finally:
+            handling.set()
+            await requested.wait()
+
+    steps = steps_of(user, elements, monkeypatch)
+    assert next(steps) == 1
+    user.loop.call_soon_threadsafe(lambda: scopes[0].reschedule(user.loop.time()))
+    assert handling.wait(LIMIT)
+    is_done = event_loop.wait_until_done
+
+    def wait(future, seconds=0):
+        user.loop.call_soon_threadsafe(requested.set)  # after the request
+        return is_done(future, seconds)
+
+    monkeypatch.setattr(event_loop, "wait_until_done", wait)
+    with pytest.raises(TimeoutError):
+        next(steps)
+
+
+def test_an_iterable_that_is_no_generator_raises_a_cancellation_that_comes_between_two_steps(user, monkeypatch):
+    class Elements:
+        def __aiter__(self):
+            return self
+
+        async def __anext__(self):
+            self.task = asyncio.current_task()
+            return 1
+
+    made = Elements()
+    steps = steps_of(user, lambda: made, monkeypatch)
+    assert next(steps) == 1
+    between_steps(user, made.task.cancel)
+    with pytest.raises(asyncio.CancelledError) as caught:
+        next(steps)
+    assert "cancelled between two steps" in caught.value.__notes__[0]
+
+
+def test_an_error_between_two_steps_is_logged_if_the_loop_is_left(user, monkeypatch, caplog):
+    failing = asyncio.Event()
+
+    async def fail():
+        await failing.wait()
+        raise ValueError("in the background")
+
+    async def elements():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            yield 1
+
+    steps = steps_of(user, elements, monkeypatch)
+    assert next(steps) == 1
+    between_steps(user, failing.set)
+    with caplog.at_level(logging.WARNING, "dataflow"):
+        steps.close()
+    assert "raised after the last step that was requested" in caplog.text and "in the background" in caplog.text
