@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import IO, Any, Final
@@ -38,9 +39,21 @@ def changed_since(path: str) -> FileDamaged:
     return FileDamaged(f"{path} has changed since it was opened: call close() to read it anew", path=path)
 
 
+class _Held:
+    """A descriptor that is closed when nothing holds it any more: neither its file nor a read that is under way.
+
+    So its number stays that of the file while a read uses it, without a lock, even if another thread closes the file.
+    """
+
+    def __init__(self, descriptor: Descriptor) -> None:
+        self.descriptor = descriptor
+        weakref.finalize(self, descriptor.close).atexit = False
+
+
 class PositionalFile:
     """An open file.
 
+    A read that is under way when another thread closes the file is completed; the next one raises `DataFlowTerminated`.
     Reads copy from the system's cache into fresh memory: memory use stays flat, and a file that is cut off
     while it is open gives an error.
 
@@ -50,9 +63,10 @@ class PositionalFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._file = Descriptor(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0)))
+        held = _Held(Descriptor(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))))
+        self._file: _Held | None = held
         self._lock = threading.Lock()  # used if a read needs a position (Windows)
-        status = os.fstat(self._file.fd)
+        status = os.fstat(held.descriptor.fd)
         self.size = status.st_size
         self.identity = identity_of(status)
         """The state in which it was opened."""
@@ -76,7 +90,8 @@ class PositionalFile:
         Raises:
             FileDamaged: It has changed.
         """
-        if identity_of(os.fstat(self._fd())) != self.identity:
+        held = self._held()
+        if identity_of(os.fstat(held.descriptor.fd)) != self.identity:
             raise changed_since(self.path)
 
     def read_into(self, buffer: Any, offset: int, place: str) -> None:
@@ -109,22 +124,25 @@ class PositionalFile:
         Args:
             buffering: Bytes of its buffer; -1 means the default of `open`.
         """
-        file = open(os.dup(self._fd()), "rb", buffering)  # noqa: SIM115 (the caller closes it)
+        held = self._held()
+        file = open(os.dup(held.descriptor.fd), "rb", buffering)  # noqa: SIM115 (the caller closes it)
         file.seek(0)
         return file
 
-    def _fd(self) -> int:
-        fd = self._file.fd
-        if fd < 0:
+    def _held(self) -> _Held:
+        """What the caller keeps in a variable until it has used the descriptor."""
+        held = self._file
+        if held is None or held.descriptor.fd < 0:  # the latter in a forked child
             raise DataFlowTerminated(f"{self.path} was closed while it was being read")
-        return fd
+        return held
 
     def _read_at(self, view: memoryview, offset: int) -> int:
-        return _read_fd(self._fd(), view, offset, self._lock)
+        held = self._held()
+        return _read_fd(held.descriptor.fd, view, offset, self._lock)
 
     def close(self) -> None:
         """Close it. Idempotent."""
-        self._file.close()
+        self._file = None
 
 
 class UrlFile(PositionalFile):
@@ -145,7 +163,7 @@ class UrlFile(PositionalFile):
         self.path = url
         self._lock = threading.Lock()
         self._system, self._inside = filesystem_of(url)
-        self._copy: Descriptor | None = None
+        self._file = None  # until all of it is copied
         self._closed = False
         with reporting_url(url):
             about = self._system.info(self._inside)
@@ -163,35 +181,28 @@ class UrlFile(PositionalFile):
         """No-op: each call would be a request to the server."""
 
     def stream(self, buffering: int = -1) -> IO[bytes]:
-        if self._copy is not None:
+        if self._file is not None:
             return super().stream(buffering)
         with reporting_url(self.path):
             file: IO[bytes] = self._system.open(self._inside, "rb")
             return file
 
-    def _fd(self) -> int:
-        if self._closed or self._copy is None:
-            raise DataFlowTerminated(f"{self.path} was closed while it was being read")
-        return self._copy.fd
-
     def _read_at(self, view: memoryview, offset: int) -> int:
-        if self._copy is None:
-            if self._closed:
-                self._fd()
+        if self._file is None and not self._closed:
             with reporting_url(self.path):
                 data = self._system.cat_file(self._inside, start=offset, end=offset + len(view))
             if len(data) <= len(view):
                 view[: len(data)] = data
                 return len(data)
             self._fetch_all()  # the server has sent the whole file instead
-        return _read_fd(self._fd(), view, offset, self._lock)
+        return super()._read_at(view, offset)
 
     def _fetch_all(self) -> None:
         import shutil
         import tempfile
 
         with self._lock:
-            if self._copy is not None:
+            if self._file is not None:
                 return
             with tempfile.TemporaryFile() as file, reporting_url(self.path):
                 with self._system.open(self._inside, "rb", block_size=0) as source:
@@ -201,12 +212,12 @@ class UrlFile(PositionalFile):
                     shutil.copyfileobj(source, file, _PIECE)
                 file.seek(0)
                 self.size = os.fstat(file.fileno()).st_size
-                self._copy = Descriptor(os.dup(file.fileno()))
+                if not self._closed:  # by another thread
+                    self._file = _Held(Descriptor(os.dup(file.fileno())))
 
     def close(self) -> None:
         self._closed = True
-        if self._copy is not None:
-            self._copy.close()
+        super().close()
 
 
 class OpenFiles:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dataflow.errors import DataFlowTerminated, FileDamaged
+from dataflow.formats import positional
 from dataflow.formats.positional import OpenFiles, PositionalFile, UrlFile
 from tests.support.threads import switching_often
 
@@ -43,6 +44,46 @@ def test_a_file_that_is_cut_off_while_it_is_open_is_damaged(path):
     file.close()
 
 
+def test_a_read_during_which_the_file_is_closed_never_reads_another_file(path, tmp_path, monkeypatch):
+    (tmp_path / "other").write_bytes(bytes(100))
+    file, read, others = PositionalFile(path), positional._read_fd, []
+
+    def closed_before(*args):
+        file.close()
+        others.extend(os.open(tmp_path / "other", os.O_RDONLY) for _ in range(3))  # which get the next free numbers
+        return read(*args)
+
+    monkeypatch.setattr(positional, "_read_fd", closed_before)
+    num_before = len(os.listdir("/dev/fd"))
+    assert bytes(file.read(10, 5)) == DATA[10:15]
+    for fd in others:
+        os.close(fd)
+    assert len(os.listdir("/dev/fd")) == num_before - 1
+    with pytest.raises(DataFlowTerminated, match="was closed while it was being read"):
+        file.read(10, 5)
+
+
+@pytest.mark.parametrize(("name", "use"), [("fstat", "require_unchanged"), ("dup", "stream")])
+def test_a_file_that_is_closed_as_it_is_used_is_never_another_one(name, use, path, tmp_path, monkeypatch):
+    (tmp_path / "other").write_bytes(bytes(7))
+    file, function, others = PositionalFile(path), getattr(os, name), []
+
+    def closed_before(fd):
+        if not others:
+            file.close()
+            others.extend(os.open(tmp_path / "other", os.O_RDONLY) for _ in range(3))
+        return function(fd)
+
+    monkeypatch.setattr(os, name, closed_before)
+    used = getattr(file, use)()
+    if used is not None:
+        with used:
+            assert used.read() == DATA
+    assert len(others) == 3
+    for fd in others:
+        os.close(fd)
+
+
 @pytest.fixture
 def system():
     fsspec = pytest.importorskip("fsspec")
@@ -62,6 +103,9 @@ def test_a_url_without_a_size_is_fetched_once_and_whole(system, monkeypatch):
     file._fetch_all()  # as another thread, at the same time
     assert fetched == [1]
     file.close()
+    with pytest.raises(DataFlowTerminated, match="memory://positional was closed while it was being read"):
+        file.read(10, 5)
+    file._fetch_all()  # as another thread that had begun it before
     with pytest.raises(DataFlowTerminated, match="memory://positional was closed while it was being read"):
         file.read(10, 5)
 
