@@ -111,13 +111,15 @@ class PositionalSource(Source[T_co], RNGDataFlow[T_co]):
     def reader(self) -> Any:
         """Return the open reader; open it in a process that has not done so yet."""
         state = state_of(self)
-        if state.resource is None:
+        reader = state.resource  # looked at once: another thread may close the flow at any time
+        if reader is None:
             with state.lock:  # if two threads begin, one opens it
-                if state.resource is None:
-                    self._open(state)
-        return state.resource
+                reader = state.resource
+                if reader is None:
+                    reader = self._open(state)
+        return reader
 
-    def _open(self, state: FlowState) -> None:
+    def _open(self, state: FlowState) -> Reader:
         reader = self._df_open_reader()
         try:
             now = _Opened(state, _this_machine(), reader.identities, len(reader))
@@ -129,6 +131,7 @@ class PositionalSource(Source[T_co], RNGDataFlow[T_co]):
             reader.close()
             raise
         state.own(self, reader)
+        return reader
 
     def reset_state(self) -> None:
         state = state_of(self)

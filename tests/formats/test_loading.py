@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dataflow import DataFromList, JSONLinesData, ParallelData, SVMLightData, TableData, WebDatasetData
-from dataflow.errors import FileDamaged
+from dataflow.errors import DataFlowTerminated, FileDamaged
 from dataflow.formats import loading
 from dataflow.formats.tfrecord import TFRecordData
 from dataflow.protocol.fingerprints import describe
@@ -63,18 +63,22 @@ def test_a_folder_stands_for_the_files_behind_links_to_folders_too(scheme, tmp_p
 
 
 class Lying:
-    """A lock that another thread has had, and used, just before."""
+    """A lock that another thread has had, and used, just before; or just after, with `late`."""
 
-    def __init__(self, act):
+    def __init__(self, act, *, late=False):
         self.act = act
+        self.late = late
         self.lock = threading.RLock()
 
     def __enter__(self):
-        self.act()
+        if not self.late:
+            self.act()
         return self.lock.__enter__()
 
     def __exit__(self, *args):
-        return self.lock.__exit__(*args)
+        self.lock.__exit__(*args)
+        if self.late:
+            self.act()
 
 
 def test_of_two_threads_that_begin_at_once_one_opens_the_file(tmp_path):
@@ -87,6 +91,21 @@ def test_of_two_threads_that_begin_at_once_one_opens_the_file(tmp_path):
 
         state.lock = Lying(by_another)
         assert df.reader() is opened[0]
+
+
+def test_a_flow_that_another_thread_closes_as_it_is_opened_says_so(tmp_path):
+    df = NPZ.load(NPZ.saved(tmp_path, [[1]]))
+    state, lock = state_of(df), state_of(df).lock
+
+    def by_another():
+        state.lock = lock
+        df.close()
+
+    state.lock = Lying(by_another, late=True)
+    reader = df.reader()
+    assert len(reader) == 1
+    with pytest.raises(DataFlowTerminated, match="was closed while it was being read"):
+        list(reader.read(np.arange(1)))
 
 
 def write_lines(num, path):
