@@ -288,14 +288,15 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     from dataflow.protocol.kept_changes import begin_pass, end_pass  # which few flows need
     from dataflow.protocol.kept_values import describe
 
-    frame = id(sys._getframe())
-    running_passes[frame] = RunningPass(df, p, stream)
+    running = RunningPass(df, p, stream)
     code = state_of(df).part(UserCode)
     may_keep = code.made_in is None  # what code makes anew for each of its passes keeps nothing
     if may_keep:
         begin_pass(df)
     before = describe(df) if stream.standalone else None
+    frame = id(sys._getframe())
     try:
+        running_passes[frame] = running  # within `try`: an interrupt must not leave it to a later frame with this id
         watch = watched_steps(df, stream)
         iterator = _user_iterator(df) if watch is None else watch.call(partial(_user_iterator, df))
         if not code.is_length_checked:
@@ -316,7 +317,7 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
         raise
     finally:
         # First: what follows may raise, and another frame may get this id.
-        del running_passes[frame]
+        running_passes.pop(frame, None)
         if may_keep:
             end_pass(df)
         if before is not None:
@@ -343,11 +344,13 @@ def _below(df: Node) -> Iterator[Node]:
 
 def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -> Iterator[Any]:
     """Pass `p` of a user-written node, begun by the user; after `df` is closed, the next step raises."""
-    frame = id(sys._getframe())
-    running_passes[frame] = RunningPass(df, p, stream)
+    running = RunningPass(df, p, stream)
     # A tuple of its own: `is`, below, tells whether a later iteration has replaced it.
-    session.iterating = here = (threading.get_ident(),)
+    here = (threading.get_ident(),)
+    frame = id(sys._getframe())
     try:
+        running_passes[frame] = running  # within `try`, as above
+        session.iterating = here
         iterator = _user_iterator(df)
         is_length_checked = state_of(df).part(UserCode).is_length_checked
         steps = _steps_to_count()
@@ -364,7 +367,7 @@ def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -
         require_waiting(error, df._df_waits, code_of(df))
         raise
     finally:
-        del running_passes[frame]
+        running_passes.pop(frame, None)
         if session.iterating is here:  # no other iteration has begun since
             session.iterating = None
     raise terminated(type(df).__name__)
