@@ -222,6 +222,7 @@ class LoopUser:
         self.session = Session(owner, fork_cure=cure)
         self.arguments: Future[tuple[Any, ...]] = Future()
         self._stoppable: WeakSet[Stoppable] = WeakSet()
+        self._lock = threading.RLock()  # of the set; a handler of a signal may close this within a section
         self._leave = asyncio.Event()  # made in another thread: it belongs to a loop only once something waits for it
         self._holding: LoopTask | None = None
         self._of_process = _here[0]
@@ -257,7 +258,8 @@ class LoopUser:
 
     def add(self, part: Stoppable) -> None:
         """Stop `part` when this is closed, unless it was dropped before."""
-        self._stoppable.add(part)
+        with self._lock:
+            self._stoppable.add(part)
 
     def finish(self, task: LoopTask, what: str) -> None:
         """Wait for the end of a task, but not on the loop itself; log if it does not come, naming `what` it is."""
@@ -277,7 +279,9 @@ class LoopUser:
             return
         self.session.closed = True  # first: those that wait for an element or a call give way, within half a second
         try:
-            for part in list(self._stoppable):
+            with self._lock:  # another thread may add the part of an iteration that it begins
+                parts = list(self._stoppable)
+            for part in parts:
                 part.stop()
             if self._holding is not None:
                 if self.arguments.done():

@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import logging
 import threading
+from weakref import WeakSet
 
 import pytest
 
@@ -13,7 +14,7 @@ from dataflow.protocol.event_loop import AsyncSteps, LoopUser, loop_user
 from dataflow.protocol.passes import RunningPass
 from dataflow.protocol.seeding import Stream
 from dataflow.system.session import Session
-from tests.support.waits import LIMIT
+from tests.support.waits import LIMIT, wait_until
 
 
 @pytest.fixture
@@ -34,6 +35,49 @@ def test_a_user_that_is_closed_twice_leaves_once():
     assert second.loop.is_running()
     second.close()
     assert second.loop.is_closed()
+
+
+class Part:
+    is_stopped = False
+
+    def stop(self):
+        self.is_stopped = True
+
+
+class Announcing:
+    """A lock that says when a thread is about to take it."""
+
+    def __init__(self, lock):
+        self.lock = lock
+        self.num_entering = 0
+
+    def __enter__(self):
+        self.num_entering += 1
+        self.lock.acquire()
+
+    def __exit__(self, *args):
+        self.lock.release()
+
+
+def test_another_thread_may_begin_an_iteration_while_a_user_is_closed():
+    user, parts, late = LoopUser("Owner"), [Part(), Part()], Part()
+    user._lock = Announcing(getattr(user, "_lock", None))
+    threads = []
+
+    class Interrupted(WeakSet):
+        def __iter__(self):
+            for part in super().__iter__():
+                yield part
+                if not threads:
+                    threads.append(threading.Thread(target=user.add, args=(late,)))
+                    threads[0].start()
+                    wait_until(lambda: user._lock.num_entering > 1 or not threads[0].is_alive(), LIMIT, "it adds")
+
+    user._stoppable = Interrupted(parts)
+    user.close()
+    threads[0].join(LIMIT)
+    assert all(part.is_stopped for part in parts)
+    assert late in set(user._stoppable)
 
 
 def test_a_user_may_be_closed_on_the_loop_itself():
