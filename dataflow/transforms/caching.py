@@ -164,8 +164,9 @@ class CacheData(ProxyDataFlow[T_co]):
         key = self._key(stream)
         if key is not None:
             # Another root means that the user has called `seed` again: drop what was drawn under the old one.
-            for old in [known for known in self._memory if known is not None and known.root != key.root]:
-                self._memory.pop(old, None)
+            for known in list(self._memory):  # copied in one step of the interpreter: other threads may remember, too
+                if known is not None and known.root != key.root:
+                    self._memory.pop(known, None)
         memory.ds = self.ds
         self._memory[key] = memory
         return memory

@@ -377,6 +377,25 @@ def test_another_root_seed_draws_again():
         assert list(df) == first
 
 
+def test_a_cache_that_another_thread_begins_to_fill_meanwhile_drops_the_old_seed_all_the_same():
+    df = CacheData(DataFromList(range(30)))
+
+    class Old:
+        """The place of a cache under another seed; as it is looked at, another thread remembers its own."""
+
+        @property
+        def root(self):
+            df._memory[object()] = None
+            return 0
+
+    with seeded(1):
+        list(df)
+    df._memory[Old()] = df._memory[Old()] = None
+    with seeded(2):
+        assert sorted(df) == list(range(30))
+    assert not any(isinstance(known, Old) for known in df._memory)
+
+
 def test_an_input_that_fails_leaves_nothing_in_the_cache():
     failures = [True]
 
