@@ -224,6 +224,7 @@ class Engine(Generic[S]):
         # Reentrant: `_fail` closes the engine under it, and a handler of a signal may call `close` during a step.
         self.lock = threading.RLock()
         self.is_free = True
+        self._generation: object = None  # of the iteration that took over last; that of the session may wait to do so
         self._chunk: Iterator[Any] = iter(())  # datapoints received and not yet handed out
         # Pairs (worker, number of datapoints): received, and possibly still being handed out.
         self._outstanding: list[tuple[int, int]] = []
@@ -279,15 +280,7 @@ class Engine(Generic[S]):
         # Before the lock: the previous iteration holds it while it waits, then looks at the generation, and gives way.
         generation = self.session.supersede()
         with self.lock:
-            self.session.check(generation)  # of two that take over at the same time, the later wins
-            self.metrics.end_iteration()
-            self._wait_timer.reset()
-            # The previous iteration may be in the middle of a chunk, which it steps without the lock. `list` empties
-            # that iterator in one step of the interpreter: each datapoint goes to one of the two.
-            with signals_deferred():  # between the two steps, what is left of the chunk is nowhere else
-                self._chunk = iter(list(self._chunk))
-            if begin is not None:
-                begin()
+            self._take_over(generation, begin)
         return generation
 
     def begin_pass(self, begin: Callable[[], object]) -> object:
@@ -295,13 +288,22 @@ class Engine(Generic[S]):
 
         Outstanding work of an abandoned pass is discarded; then `begin` tells the schedule which pass it is.
         """
+        return self.take_over(partial(self._discard_and_begin, begin))
 
-        def discard_and_begin() -> None:
-            self._discard_work()
-            begin()
-            self.is_free = False
-
-        return self.take_over(discard_and_begin)
+    def begin_pass_if_free(self, begin: Callable[[], object]) -> object | None:
+        """As `begin_pass`, unless a pass is under way or another thread begins one: return None, and disturb nobody."""
+        self.session.check_process()
+        # Who waits for datapoints holds the lock nearly all the time, so this does not wait for it.
+        if not self.lock.acquire(blocking=False):
+            return None
+        try:
+            # A thread in `take_over` that waits for the lock has changed the generation of the session.
+            generation = self.session.supersede_if(self._generation) if self.is_free else None
+            if generation is not None:
+                self._take_over(generation, partial(self._discard_and_begin, begin))
+            return generation
+        finally:
+            self.lock.release()
 
     def abandon(self, generation: object) -> None:
         """End the pass with this generation, and discard its outstanding work."""
@@ -428,6 +430,23 @@ class Engine(Generic[S]):
             _log_end(self._plan.owner, self.metrics)
 
     # -- under the lock ------------------------------------------------------------------------------------------------
+
+    def _take_over(self, generation: object, begin: Callable[[], object] | None) -> None:
+        self.session.check(generation)  # of two that take over at the same time, the later wins
+        self._generation = generation
+        self.metrics.end_iteration()
+        self._wait_timer.reset()
+        # The previous iteration may be in the middle of a chunk, which it steps without the lock. `list` empties that
+        # iterator in one step of the interpreter: each datapoint goes to one of the two.
+        with signals_deferred():  # between the two steps, what is left of the chunk is nowhere else
+            self._chunk = iter(list(self._chunk))
+        if begin is not None:
+            begin()
+
+    def _discard_and_begin(self, begin: Callable[[], object]) -> None:
+        self._discard_work()
+        begin()
+        self.is_free = False
 
     def _discard_work(self) -> None:
         list(self._chunk)  # in one step of the interpreter: the previous iteration may step it at the same time

@@ -217,7 +217,9 @@ class ParallelMap(WorkerNode[T_co]):
             first, datapoints = int(block[0]), self.ds._df_at([block], stream)
         else:
             return None  # positions that are not consecutive are paired with datapoints by ordered maps only
-        generation = engine.begin_pass(partial(engine.schedule.begin_pass, first, holes=True))
+        generation = engine.begin_pass_if_free(partial(engine.schedule.begin_pass, first, holes=True))
+        if generation is None:
+            return None  # nothing was taken from `following` so far
         feeder = Feeder(engine, generation, SourceReader([self._watched()(datapoints)], waits=waits_below))
         chunks = feeder.chunks(self.options.timeout, self._df_waits)
         return self._df_steps_of_pass(chunks, engine, generation, self)

@@ -239,11 +239,12 @@ class Runner(WorkerNode[T_co]):
 
     def _df_steps_of_block(
         self, engine: Engine[Any], block: NDArray[np.int64], following: Iterator[NDArray[np.int64]], stream: Stream
-    ) -> Iterator[Any]:
+    ) -> Iterator[Any] | None:
         picked = None if is_consecutive(block) else block
         first = int(block[0]) if picked is None else 0
         begin = partial(engine.schedule.begin_pass, first, len(block), picked, holes=True)
-        return self._pass_of(engine, engine.begin_pass(begin), self)
+        generation = engine.begin_pass_if_free(begin)
+        return None if generation is None else self._pass_of(engine, generation, self)
 
     def _pass_of(
         self, engine: Engine[Any], generation: object, held: object, taken: Taken | None = None

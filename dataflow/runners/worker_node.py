@@ -509,7 +509,7 @@ class WorkerNode(ProxyDataFlow[T_co]):
             yield from resumed(made, waits)
 
     def _free_engine(self, stream: Stream, *, checked: bool) -> Engine[Any] | None:
-        """The engine, if no iteration uses it; `checked` says that the flow was compared for an earlier block."""
+        """The engine, if it looks free; `checked` says that the flow was compared for an earlier block."""
         state = state_of(self)
         with state.lock:
             engine = state.resource

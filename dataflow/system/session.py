@@ -102,6 +102,14 @@ class Session:
         self.generation = object()
         return self.generation
 
+    def supersede_if(self, latest: object) -> object | None:
+        """Begin an iteration if `latest` is the generation of the latest one, and return its generation; else None."""
+        generation = object()
+        if self.generation is not latest:
+            return None
+        self.generation = generation  # no call since the comparison: CPython lets no other thread run in between
+        return generation
+
     def begins_elsewhere(self) -> None:
         """Let `check` say that another place of the chain has taken the owner away, which is about to be closed."""
         self._closed_text = "stands at two places, and its workers serve one at a time: make one node for each place"

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -102,6 +103,58 @@ def test_a_later_iteration_takes_the_rest_of_the_chunk_away_from_the_earlier():
         with pytest.raises(NotReentrant):
             stage.engine.chunk(first, LIMIT)
         assert stage.take(second) == [2, 3]
+
+
+def nothing():
+    pass
+
+
+def test_a_pass_that_must_not_disturb_another_begins_only_if_none_is_under_way():
+    with Stage(data(1)) as stage:
+        engine = stage.engine
+        first = engine.begin_pass(nothing)
+        assert engine.begin_pass_if_free(nothing) is None
+        assert stage.take(first) == [1]
+        engine.abandon(first)
+        second = engine.begin_pass_if_free(nothing)
+        assert second is not None and not engine.is_free
+        engine.session.check(second)
+
+
+class Held:
+    """A lock that is taken by nobody, at which another thread acts before each call enters."""
+
+    def __init__(self, lock, act):
+        self.lock = lock
+        self.act = act
+
+    def __enter__(self):
+        self.act()
+        return self.lock.__enter__()
+
+    def __exit__(self, *args):
+        return self.lock.__exit__(*args)
+
+
+def test_a_pass_that_another_thread_is_about_to_begin_is_not_disturbed():
+    """It has told the previous iteration to give way, and waits for the lock."""
+    with Stage(data(1)) as stage:
+        engine, lock, found = stage.engine, stage.engine.lock, []
+
+        def by_another():
+            engine.lock = lock
+            found.append(engine.begin_pass_if_free(nothing))
+
+        engine.lock = Held(lock, by_another)
+        generation = engine.begin_pass(nothing)
+        assert found == [None]
+        assert stage.take(generation) == [1]
+
+
+def test_a_pass_that_must_not_disturb_another_does_not_wait_for_the_lock():
+    with Stage() as stage, ThreadPoolExecutor(1) as pool, stage.engine.lock:
+        assert pool.submit(stage.engine.begin_pass_if_free, nothing).result(LIMIT) is None
+        assert stage.engine.is_free
 
 
 def test_what_comes_while_another_takes_over_goes_to_the_later():

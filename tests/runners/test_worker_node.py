@@ -32,6 +32,7 @@ from dataflow import (
 )
 from dataflow.protocol.passes import open_flow
 from dataflow.protocol.seeding import Stream
+from dataflow.runners.worker_node import WorkerNode
 from tests.support.chains import CHAINS, DROPPING
 from tests.support.contract import one_pass, plain, seeded
 from tests.support.fakes import METHODS
@@ -147,6 +148,26 @@ def test_nobody_who_iterates_is_disturbed(kind):
         found = list(islice(iterator, 20))
         assert list(ResumableData(df)) == expected  # in the midst of the other
         assert found + list(iterator) == expected
+
+
+@each_kind
+def test_nobody_is_disturbed_who_begins_while_a_block_is_about_to_begin(kind, monkeypatch):
+    dataflow.seed(1)
+    expected = list(shuffled(200))
+    free_engine, begun = WorkerNode._free_engine, []
+
+    with strict(kind, shuffled(200), 2) as df, deadline(LIMIT):
+
+        def begin_in_between(self, *args, **kwargs):
+            engine = free_engine(self, *args, **kwargs)
+            if self is df and engine is not None and not begun:
+                begun.append(iter(df))  # as by another thread
+                begun.append(next(begun[0]))
+            return engine
+
+        monkeypatch.setattr(WorkerNode, "_free_engine", begin_in_between)
+        assert list(ResumableData(df)) == expected
+        assert [begun[1], *begun[0]] == expected
 
 
 @each_kind

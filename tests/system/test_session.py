@@ -38,6 +38,15 @@ def test_an_open_session_lets_its_process_and_its_latest_iteration_through():
         session.check(first)
 
 
+def test_an_iteration_that_must_not_disturb_another_begins_only_after_the_one_that_it_knows():
+    session = Session("Owner")
+    first = session.supersede_if(None)
+    session.check(first)
+    assert session.supersede_if(None) is None
+    session.check(first)
+    session.check(session.supersede_if(first))
+
+
 def test_a_closed_flow_can_be_iterated_again_and_another_owner_says_what_to_do():
     session = Session("Owner")
     session.closed = True
