@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from multiprocessing import reduction
+from multiprocessing.context import get_spawning_popen
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +29,8 @@ _refused: ContextVar[bool] = ContextVar("handles_refused", default=False)
 
 class Handle:
     """A flat array in shared memory, picklable while a process of any start method is started; both share the memory.
+
+    One without a lock may also be sent to a process that runs, through a queue or a pipe.
 
     Guarantees:
 
@@ -74,6 +77,8 @@ class Handle:
     def __reduce__(self) -> tuple[Any, ...]:
         if _refused.get():
             raise NotPicklable("a handle of shared memory can be sent only while a process is being started")
+        if self._lock is not None:
+            _check_start()  # here: pickling the memory has effects of its own
         return _received_handle, (reduction.DupFd(self._fd), self._start, self.dtype, self.size, self._lock)
 
 
@@ -189,7 +194,8 @@ class _Holder:
 
     def __init__(self) -> None:
         self.threads = threading.RLock()
-        self.depth = 0  # how often the holding thread has acquired it
+        self.thread: int | None = None  # the identifier of the thread that holds it
+        self.depth = 0  # how often this thread has acquired it
 
 
 class SharedLock:
@@ -199,6 +205,8 @@ class SharedLock:
 
     - The kernel releases it when its holder dies: it is a record lock on a file without a name.
     - A forked child of the holder does not hold it.
+    - Sending it releases nothing: it can be pickled only for a process that is being started. Otherwise a process would
+      have two descriptors of its file, and closing one releases what is held through the other.
     """
 
     def __init__(self, fd: int | None = None) -> None:
@@ -206,7 +214,6 @@ class SharedLock:
             file = shared_memory_file("dataflow-lock", 1)
             fd = os.dup(file.fd)
             file.close()
-        # This file must not be opened and closed elsewhere here: closing any descriptor of it would release the lock.
         self._fd = _own_descriptor(self, fd)
         self._holders: dict[int, _Holder] = {}  # by process: a forked one begins anew
 
@@ -225,24 +232,39 @@ class SharedLock:
         try:
             if not holder.depth and not self._lock_file(block, deadline):
                 return False
-            holder.depth += 1
+            holder.depth, holder.thread = holder.depth + 1, threading.get_ident()
             return True
         finally:
             if not holder.depth:
-                holder.threads.release()
+                self._unlock(holder)  # the file too: an interrupt may have come when it was just locked
 
     def release(self) -> None:
-        """Release the lock once."""
-        holder = self._holder()
-        if not holder.depth:
-            raise RuntimeError("this lock is not held here: release() needs an acquire() before it")
-        if holder.depth == 1:
-            import fcntl
+        """Release the lock once.
 
+        Raises:
+            RuntimeError: This thread does not hold it.
+        """
+        holder = self._holder()
+        # Looked at before anything is changed: the thread that holds it keeps it.
+        if holder.thread != threading.get_ident():
+            raise RuntimeError(
+                "this thread has not acquired the lock: only the thread that called acquire() may release it"
+            )
+        holder.depth -= 1
+        if holder.depth:
+            holder.threads.release()
+        else:
+            holder.thread = None
+            self._unlock(holder)
+
+    def _unlock(self, holder: _Holder) -> None:
+        import fcntl
+
+        try:
             # Before the lock of the threads: otherwise this would unlock the file of the thread that acquires it next.
             fcntl.lockf(self._fd, fcntl.LOCK_UN)
-        holder.depth -= 1
-        holder.threads.release()
+        finally:
+            holder.threads.release()
 
     def _lock_file(self, block: bool, deadline: float | None) -> bool:
         import fcntl  # does not exist on Windows, where the package can still be imported
@@ -269,7 +291,17 @@ class SharedLock:
         self.release()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        _check_start()
         return _received_lock, (reduction.DupFd(self._fd),)
+
+
+def _check_start() -> None:
+    """Check that a lock is pickled for a process that is being started."""
+    if get_spawning_popen() is None:  # `DupFd` would duplicate the descriptor here, and close the duplicate
+        raise NotPicklable(
+            "a lock of shared memory, or a handle with one, can be sent only while a process is being started: pass it "
+            "as an argument of the process"
+        )
 
 
 def _received_lock(duplicate: Any) -> SharedLock:

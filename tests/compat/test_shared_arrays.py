@@ -1,10 +1,13 @@
 """Shared arrays: every dtype, every order, every way into another process."""
 
+import fcntl
 import gc
 import itertools
 import multiprocessing
+import os
 import pickle
 import threading
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
@@ -174,10 +177,65 @@ def test_a_lock_that_another_process_has_can_be_waited_for_with_a_limit():
     assert taken == [False]
     lock.release()
     lock.release()
-    with pytest.raises(RuntimeError, match="not held"):
+    with pytest.raises(RuntimeError, match="not acquired"):
         lock.release()
     process.join(LIMIT)
     process.close()
+
+
+def is_free(lock):
+    """Whether another process could have it: this one would get it again."""
+
+    def probe():
+        os._exit(int(lock.acquire(block=False)))
+
+    return run(multiprocessing.get_context("fork"), probe) == 1
+
+
+def test_a_thread_cannot_release_what_another_one_holds():
+    lock, errors = SharedLock(), []
+
+    def release():
+        try:
+            lock.release()
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    with lock:
+        thread = threading.Thread(target=release)
+        thread.start()
+        thread.join()
+        assert "this thread has not acquired the lock" in errors[0]
+        assert not is_free(lock)
+    assert is_free(lock)
+
+
+@pytest.mark.parametrize("how", ["acquire", "release"])
+def test_an_interrupt_when_the_file_was_locked_or_unlocked_leaves_the_lock_free(how, monkeypatch):
+    lock, lockf = SharedLock(), fcntl.lockf
+
+    def interrupted(fd, command):
+        monkeypatch.setattr(fcntl, "lockf", lockf)
+        lockf(fd, command)
+        raise KeyboardInterrupt
+
+    if how == "release":
+        lock.acquire()
+    monkeypatch.setattr(fcntl, "lockf", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        getattr(lock, how)()
+    assert is_free(lock)
+    with lock:
+        assert not is_free(lock)
+
+
+def test_a_lock_is_sent_to_no_process_that_runs_already():
+    handle = SharedMem.puthandle("i8", 1, lock=True)
+    with handle.get_lock():
+        for value in (handle, handle.get_lock()):
+            with pytest.raises(NotPicklable, match="argument of the process"):
+                ForkingPickler.dumps(value)
+        assert not is_free(handle.get_lock())
 
 
 def test_a_handle_without_a_lock_says_so():
