@@ -175,7 +175,7 @@ class _CommandSocket:
         """Send a command. No-op if the worker has ended: the wait for its acknowledgement detects that."""
         assert self._ours is not None and len(data) <= MAX_COMMAND_BYTES, "a command is short, and from the consumer"
         message = _PREFIX.pack(len(data)) + data
-        with socket.socket(fileno=os.dup(self._ours.fd)) as end, suppress(BrokenPipeError, ConnectionResetError):
+        with _opened(self._ours) as end, suppress(BrokenPipeError, ConnectionResetError):
             # The descriptor goes with the first byte; what did not fit, if anything, follows without.
             sent = socket.send_fds(end, [message], [] if memory is None else [memory.fd])
             end.sendall(message[sent:])
@@ -188,8 +188,7 @@ class _CommandSocket:
 
     def receive(self) -> tuple[bytes, Descriptor | None] | None:
         """Wait, in the worker, for the next command; None when the consumer has closed its end."""
-        # Duplicate the descriptor for each wait: the socket object must not close the original.
-        with socket.socket(fileno=os.dup(self.theirs.fd)) as end, suppress(ConnectionResetError):
+        with _opened(self.theirs) as end, suppress(ConnectionResetError):
             # No more than the prefix: the next command may have come as well, and its descriptor belongs to its first
             # byte.
             data, fds, _, _ = socket.recv_fds(end, _PREFIX.size, 1)
@@ -202,6 +201,13 @@ class _CommandSocket:
 
     def __getstate__(self) -> dict[str, object]:
         return {"_ours": None, "theirs": self.theirs}
+
+
+def _opened(descriptor: Descriptor) -> socket.socket:
+    """A socket object with a duplicate of the descriptor, since it closes its own."""
+    end = socket.socket(fileno=os.dup(descriptor.fd))
+    end.setblocking(True)  # whatever `socket.setdefaulttimeout` says, which a program may call for its downloads
+    return end
 
 
 def _rest(end: socket.socket, data: bytes, wanted: int) -> bytes | None:

@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -14,7 +15,7 @@ import pytest
 
 from dataflow import BackgroundProc, DataFlowTerminated, SharedMem, SharedQ, WorkerDied
 from dataflow import TimeoutError as DataFlowTimeout
-from dataflow.compat.command_pool import CommandPool
+from dataflow.compat.command_pool import CommandPool, _CommandSocket
 from tests.compat.targets import GOOD, SIZE, Counting, DiesWriting, drawn, fill, fill_half_and_die, strike
 from tests.support.fakes import METHODS
 from tests.support.faults import FAULTS, Fault, deadline, reported
@@ -267,6 +268,25 @@ def test_a_process_that_is_killed_while_it_has_nothing_to_do_is_not_missed():
         wait_until(lambda: dead.issuperset(status_of(worker.pid) for worker in workers), LIMIT, "it does not die")
         queue.startproc(["i8"], [SIZE], fill, (2,))
         assert (queue.get(timeout=LIMIT)[0] == 2).all()
+
+
+def test_a_default_time_limit_of_sockets_does_not_limit_the_wait_for_a_command(monkeypatch):
+    receive, limits = socket.recv_fds, []
+
+    def recv_fds(end, *sizes):
+        limits.append(end.gettimeout())
+        return receive(end, *sizes)
+
+    monkeypatch.setattr(socket, "recv_fds", recv_fds)
+    socket.setdefaulttimeout(0.5)
+    try:
+        commands = _CommandSocket()
+        commands.send(b"command", None)
+        assert commands.receive() == (b"command", None)
+    finally:
+        socket.setdefaulttimeout(None)
+    assert limits == [None]
+    commands.close()
 
 
 PROGRAM = """
