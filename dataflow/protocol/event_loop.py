@@ -35,6 +35,7 @@ from dataflow.protocol.pauses import require_waiting
 from dataflow.protocol.state import state_of
 from dataflow.system.interrupts import signals_deferred
 from dataflow.system.session import Session, terminated
+from dataflow.system.weak_sets import members
 
 __all__ = ["SLICE", "AsyncSteps", "LoopUser", "Stoppable", "loop_user", "wait_until_done"]
 
@@ -222,7 +223,6 @@ class LoopUser:
         self.session = Session(owner, fork_cure=cure)
         self.arguments: Future[tuple[Any, ...]] = Future()
         self._stoppable: WeakSet[Stoppable] = WeakSet()
-        self._lock = threading.RLock()  # of the set; a handler of a signal may close this within a section
         self._leave = asyncio.Event()  # made in another thread: it belongs to a loop only once something waits for it
         self._holding: LoopTask | None = None
         self._of_process = _here[0]
@@ -258,8 +258,7 @@ class LoopUser:
 
     def add(self, part: Stoppable) -> None:
         """Stop `part` when this is closed, unless it was dropped before."""
-        with self._lock:
-            self._stoppable.add(part)
+        self._stoppable.add(part)
 
     def finish(self, task: LoopTask, what: str) -> None:
         """Wait for the end of a task, but not on the loop itself; log if it does not come, naming `what` it is."""
@@ -279,9 +278,7 @@ class LoopUser:
             return
         self.session.closed = True  # first: those that wait for an element or a call give way, within half a second
         try:
-            with self._lock:  # another thread may add the part of an iteration that it begins
-                parts = list(self._stoppable)
-            for part in parts:
+            for part in members(self._stoppable):  # another thread may add the part of an iteration that it begins
                 part.stop()
             if self._holding is not None:
                 if self.arguments.done():

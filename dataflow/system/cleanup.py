@@ -10,6 +10,7 @@ from typing import Protocol
 
 from dataflow.errors import DataFlowTerminated
 from dataflow.system.interrupts import signals_deferred
+from dataflow.system.weak_sets import members
 
 __all__ = ["Closeable", "close_at_exit", "program_ending"]
 
@@ -59,5 +60,5 @@ def program_ending() -> DataFlowTerminated:
 def _close_all() -> None:
     _ending.add(os.getpid())
     with signals_deferred(), ExitStack() as last:  # each is closed even if another raises
-        for resource in list(_open[os.getpid()]):
+        for resource in members(_open[os.getpid()]):
             last.callback(resource.close)

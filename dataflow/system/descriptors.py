@@ -30,6 +30,8 @@ from functools import cache
 from multiprocessing import reduction
 from typing import Any, Final
 
+from dataflow.system.weak_sets import members
+
 __all__ = [
     "Descriptor",
     "closed_on_error",
@@ -70,7 +72,7 @@ class Descriptor:
             try:
                 if self.is_mapped:
                     # Before the descriptor is closed, through which the file is mapped once more.
-                    _keep_open(fd, [mapping for mapping in list(_mapped) if mapping.source is self])
+                    _keep_open(fd, [mapping for mapping in members(_mapped) if mapping.source is self])
             finally:
                 os.close(fd)
 
@@ -110,7 +112,7 @@ def _close_inherited() -> None:
     _made.set(None)
     kept = _passed_to_child.get()
     # Before the descriptors are closed: the memory is mapped again through them.
-    shared = [mapping for mapping in list(_mapped) if mapping.own or mapping.source not in kept]
+    shared = [mapping for mapping in members(_mapped) if mapping.own or mapping.source not in kept]
     if shared:
         files = _open_files()
         for mapping in shared:

@@ -64,6 +64,17 @@ for thread in threads: thread.join()
     assert sorted(run(code).stdout.split()) == ["a", "b", "closed", "closed"]
 
 
+def test_what_is_opened_while_the_others_are_listed_keeps_none_of_them_open():
+    code = """
+from tests.system.test_weak_sets import Interrupted
+from dataflow.system import cleanup
+a, b, c = (Resource(name) for name in "abc")
+opened = cleanup._open[os.getpid()] = Interrupted([a, b])
+opened.other_thread = lambda: opened.add(c)
+"""
+    assert run(code).stdout.count("closed") == 3
+
+
 def test_nothing_is_opened_any_more_while_what_is_open_is_closed():
     code = """
 from dataflow import DataFlowTerminated, MultiThreadRunner, RemoteDataZMQ, DataFromList

@@ -19,6 +19,7 @@ from dataflow.system.descriptors import (
     soft_limit,
 )
 from tests.support.fakes import METHODS
+from tests.system.test_weak_sets import Interrupted
 
 
 def in_child(check):
@@ -299,3 +300,12 @@ def test_what_is_closed_or_gone_does_no_harm(file):
     del memory
     assert in_child(lambda: write(other, 3)) == 3
     assert other[0] == 0
+
+
+def test_memory_may_be_closed_while_another_thread_maps_some(file, monkeypatch):
+    memory, other_memory = (shared_mapping(file, 8192) for _ in range(2))
+    mapped = Interrupted([memory])
+    mapped.other_thread = lambda: mapped.add(other_memory)
+    monkeypatch.setattr(descriptors, "_mapped", mapped)
+    file.close()
+    assert memory.kept_open is not None
