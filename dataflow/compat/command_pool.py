@@ -28,7 +28,7 @@ from dataflow.errors import TimeoutError
 from dataflow.protocol.seeding import derived, seed
 from dataflow.runners.supervisor import Supervisor
 from dataflow.system.cleanup import close_at_exit
-from dataflow.system.descriptors import Descriptor, closed_on_error, counted
+from dataflow.system.descriptors import Descriptor, closed_on_error, counted, no_fork
 from dataflow.system.interrupts import signals_deferred
 from dataflow.system.worker_errors import died, ending_if_forked, exit_code, late
 from dataflow.system.worker_info import worker_info_of
@@ -167,9 +167,10 @@ class _CommandSocket:
     """Socket for commands from the consumer to one worker. Picklable while a process is started: the worker's end."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._ours: Descriptor | None = Descriptor(ours.detach())
-        self.theirs = Descriptor(theirs.detach())
+        with no_fork:
+            ours, theirs = socket.socketpair()
+            self._ours: Descriptor | None = Descriptor(ours.detach())
+            self.theirs = Descriptor(theirs.detach())
 
     def send(self, data: bytes, memory: Descriptor | None) -> None:
         """Send a command. No-op if the worker has ended: the wait for its acknowledgement detects that."""

@@ -27,7 +27,7 @@ from dataflow.formats.loading import PathLike
 from dataflow.protocol.base import DataFlow, require_flow
 from dataflow.protocol.passes import known_length
 from dataflow.protocol.pauses import Pause, paused
-from dataflow.system.descriptors import Descriptor, closed_on_error
+from dataflow.system.descriptors import Descriptor, closed_on_error, no_fork
 from dataflow.transforms.arguments import require_end
 
 __all__ = ["alone", "has_locks", "replacing", "save_pass", "try_lock", "writing_all"]
@@ -118,7 +118,8 @@ def _exists(target: str) -> FileExistsError:
 @contextmanager
 def _locked(part: str) -> Iterator[None]:
     # The lock ends with this process, however it ends. A forked child closes its copy of the descriptor.
-    lock = Descriptor(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666))
+    with no_fork:
+        lock = Descriptor(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666))
     try:
         if fcntl is not None:
             fcntl.flock(lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,7 +168,8 @@ def try_lock(path: str) -> Descriptor | None:
     try:
         while True:
             with closed_on_error():
-                lock = Descriptor(os.open(path, os.O_RDWR | os.O_CREAT, 0o666))
+                with no_fork:
+                    lock = Descriptor(os.open(path, os.O_RDWR | os.O_CREAT, 0o666))
                 fcntl.flock(lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _is_still(lock.fd, path):
                     return lock

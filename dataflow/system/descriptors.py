@@ -4,7 +4,8 @@ A forked child inherits every descriptor of its parent: write ends that hide the
 consumer's. Guarantees:
 
 - A `Descriptor` of this process is closed in every child that is forked from it (by any code, with `os.fork`), except
-  in the child to which it is handed over (`passing_to_child`).
+  in the child to which it is handed over (`passing_to_child`): also while another thread opens it (within `no_fork`) or
+  closes it.
 - Under spawn and forkserver a `Descriptor` travels with the process object, and nothing else does.
 - Memory that was mapped from a `Descriptor` (`shared_mapping`) is private in every child that is forked, except in the
   child to which the descriptor is handed over: the parent never sees what the child writes there, as with any other
@@ -22,6 +23,7 @@ import errno
 import mmap
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -37,12 +39,21 @@ __all__ = [
     "closed_on_error",
     "counted",
     "discard",
+    "no_fork",
     "passing_to_child",
     "pipe",
     "shared_mapping",
     "shared_memory_file",
     "soft_limit",
 ]
+
+no_fork: Final = threading.RLock()
+"""Held by a thread while it opens a descriptor and makes a `Descriptor` of it: no other thread forks meanwhile.
+
+Only for calls that do not wait. Closing needs no lock, which matters for finalisers: they may run within any call.
+"""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=no_fork.acquire, after_in_parent=no_fork.release, after_in_child=no_fork.release)
 
 _MAP_FIXED: Final = 0x10
 _MAP_NORESERVE: Final = 0x4000 if sys.platform == "linux" else 0  # Python 3.11 has no name for it
@@ -55,6 +66,7 @@ class Descriptor:
         self.fd = fd
         self.is_mapped = False  # whether there is, or was, memory mapped from it
         try:
+            self._number, self._file = fd, _file_of(fd)
             _open.add(self)
             made = _made.get()
             if made is not None:
@@ -67,14 +79,25 @@ class Descriptor:
         """Close it. Idempotent."""
         # First: the system may give the number to another file at once, so it must not be closed a second time.
         fd, self.fd = self.fd, -1
-        _open.discard(self)
         if fd >= 0:
             try:
                 if self.is_mapped:
                     # Before the descriptor is closed, through which the file is mapped once more.
                     _keep_open(fd, [mapping for mapping in members(_mapped) if mapping.source is self])
             finally:
-                os.close(fd)
+                try:
+                    os.close(fd)
+                finally:
+                    _open.discard(self)  # last: a child that another thread forks before this closes it
+
+    def close_inherited(self) -> None:
+        """Close it in a forked child: a thread of the parent may have been closing it, or just have closed it."""
+        if self.fd < 0:
+            with suppress(OSError):
+                if _file_of(self._number) == self._file:  # otherwise another file has the number by now
+                    self.fd = self._number
+        self.close()
+        _open.discard(self)
 
     def disown(self) -> None:
         """Leave it open: it belongs to another owner from here on, which closes it."""
@@ -85,8 +108,7 @@ class Descriptor:
         return _receive, (reduction.DupFd(self.fd),)
 
 
-# Adding and discarding are atomic under the interpreter's lock, which the forking thread holds. A lock of our own could
-# be held by another thread at the moment of a fork.
+# Adding and discarding are atomic under the interpreter's lock, which the forking thread holds.
 _open: set[Descriptor] = set()
 _passed_to_child: ContextVar[tuple[Descriptor, ...]] = ContextVar("passed_to_child", default=())
 
@@ -121,7 +143,7 @@ def _close_inherited() -> None:
                 _mapped.discard(mapping)  # a child of this one inherits what is written here
     for descriptor in list(_open):
         if descriptor not in kept:
-            descriptor.close()
+            descriptor.close_inherited()
 
 
 if hasattr(os, "register_at_fork"):
@@ -206,8 +228,8 @@ def _limit() -> str:
 
 def pipe() -> tuple[Descriptor, Descriptor]:
     """A pipe: (read end, write end)."""
-    read, write = os.pipe()
-    with closed_on_error():
+    with no_fork, closed_on_error():
+        read, write = os.pipe()
         try:
             # It closes `read` itself if it raises; of `write`, only this function knows so far.
             end = Descriptor(read)
@@ -222,19 +244,20 @@ def shared_memory_file(name: str, size: int) -> Descriptor:
 
     A memfd if the system has them, otherwise a file without a name: nothing can be left behind.
     """
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create(name, os.MFD_CLOEXEC)
-    else:
-        import tempfile
+    with no_fork:
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create(name, os.MFD_CLOEXEC)
+        else:
+            import tempfile
 
-        fd, path = tempfile.mkstemp(prefix=name)
-        os.unlink(path)
-    try:
-        os.ftruncate(fd, size)
-    except BaseException:
-        os.close(fd)
-        raise
-    return Descriptor(fd)
+            fd, path = tempfile.mkstemp(prefix=name)
+            os.unlink(path)
+        try:
+            os.ftruncate(fd, size)
+        except BaseException:
+            os.close(fd)
+            raise
+        return Descriptor(fd)
 
 
 _PUNCH_HOLE: Final = 0x03  # of `fallocate`: free the pages, and keep the size of the file

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import zmq
 
-from dataflow.system.descriptors import Descriptor, closed_on_error
+from dataflow.system.descriptors import Descriptor, closed_on_error, no_fork
 from dataflow.system.interrupts import signals_blocked, signals_deferred
 from dataflow.transport.messages import Message, Port, Receiver, new_token, pack, unpack
 
@@ -71,7 +71,7 @@ class _Address(Descriptor):
     def __init__(self) -> None:
         name = f"dataflow-{secrets.token_hex(16)}"
         self.url = f"ipc://@{name}"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        with no_fork, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
             listening.setblocking(False)
             listening.bind(f"\0{name}")
             listening.listen(_WORKERS_PER_ADDRESS)

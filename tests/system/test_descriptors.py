@@ -4,6 +4,7 @@ import errno
 import multiprocessing
 import os
 import sys
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from dataflow.system.descriptors import (
     soft_limit,
 )
 from tests.support.fakes import METHODS
+from tests.support.waits import LIMIT
 from tests.system.test_weak_sets import Interrupted
 
 
@@ -101,8 +103,6 @@ def test_in_a_child_closing_what_was_closed_there_closes_nothing_of_the_child(en
 
 
 def test_only_the_thread_that_hands_over_does(ends):
-    from threading import Thread
-
     read, _ = ends
     number, codes = read.fd, []
     with passing_to_child(read):
@@ -114,6 +114,48 @@ def test_only_the_thread_that_hands_over_does(ends):
 
 def say_hello(end):
     os.write(end.fd, b"hello")
+
+
+@pytest.mark.parametrize("make", [pipe, lambda: shared_memory_file("test", 1)], ids=["pipe", "memory"])
+def test_no_thread_forks_while_another_one_opens_a_descriptor(make, monkeypatch):
+    codes, add = [], set.add
+
+    class Adding(set):
+        def add(self, descriptor):
+            number = descriptor._number
+            forking = Thread(target=lambda: codes.append(in_child(lambda: is_open(number))))
+            threads.append(forking)
+            forking.start()
+            forking.join(0.2)  # forks now, or waits
+            add(self, descriptor)
+
+    threads = []
+    monkeypatch.setattr(descriptors, "_open", Adding())
+    made = make()
+    for thread in threads:
+        thread.join(LIMIT)
+    for descriptor in made if isinstance(made, tuple) else [made]:
+        descriptor.close()
+    assert codes and not any(codes)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_child_that_is_forked_while_another_thread_closes_a_descriptor_has_what_the_parent_has(
+    ends, is_closed, monkeypatch
+):
+    number, codes, close = ends[0].fd, [], os.close
+
+    def forked_meanwhile(fd):
+        monkeypatch.setattr(os, "close", close)
+        if is_closed:
+            close(fd)
+            assert os.open(os.devnull, os.O_RDONLY) == fd  # the number is in use again
+        codes.append(in_child(lambda: is_open(number)))
+        close(fd)
+
+    monkeypatch.setattr(os, "close", forked_meanwhile)
+    ends[0].close()
+    assert codes == [is_closed]
 
 
 @pytest.mark.parametrize("method", METHODS)
