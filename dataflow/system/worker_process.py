@@ -260,6 +260,7 @@ class ProcessWorker(Worker):
         # Daemonic processes may have no children, but runners nest. The lifeline does what the flag would do.
         process.daemon = False
         with (
+            _starting[0],
             passing_to_child(held, *self._descriptors),
             signals_blocked(signal.SIGINT),  # the child ignores it before unblocking; see also `_Name`
             _fork_warning_silenced(),
@@ -454,9 +455,14 @@ def _close_pipes(local: Mapping[str, Any], *names: str) -> None:
 
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 
+# One thread at a time: what is lifted or replaced while a process starts belongs to the whole program. Replaced in a
+# forked child, where the thread that holds it does not exist, or never leaves it.
+_starting: Final = [threading.RLock()]
+
 
 def _disown() -> None:
     """In a child made by `os.fork`: do not join the parent's children, which `multiprocessing` does at exit."""
+    _starting[0] = threading.RLock()
     for process in list(_started):
         process.join = _join_nothing  # type: ignore[method-assign]
 

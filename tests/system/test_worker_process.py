@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import types
+import warnings
 from functools import partial
 from multiprocessing import forkserver, popen_forkserver, popen_spawn_posix
 
@@ -21,6 +22,7 @@ import psutil
 import pytest
 
 from dataflow.errors import NotPicklable
+from dataflow.system import worker_process
 from dataflow.system.descriptors import passing_to_child, pipe
 from dataflow.system.worker_info import worker_info, worker_info_of
 from dataflow.system.worker_process import Payload, ProcessWorker, hold_on, keep_freed_memory
@@ -374,6 +376,57 @@ def test_a_daemonic_process_may_start_workers(monkeypatch):
     monkeypatch.setitem(here._config, "daemon", True)
     assert reported("fork", info) == "((0, 1),)"
     assert here.daemon
+
+
+class Process:
+    pid = sentinel = 0
+    exitcode = None
+
+
+class Meeting:
+    """A context of two processes; the second begins to start while the first one starts, if it can."""
+
+    def __init__(self):
+        self.other = None  # the thread that starts the second one
+        self.has_begun, self.is_over, self.found = threading.Event(), threading.Event(), []
+
+    def get_start_method(self):
+        return "fork"
+
+    def Process(self, **_):
+        process = Process()
+        process.start = self.start
+        return process
+
+    def start(self):
+        if threading.current_thread() is threading.main_thread():
+            self.other.start()
+            self.has_begun.wait(0.3)  # it begins now, or waits
+        else:
+            self.has_begun.set()
+            self.is_over.wait(LIMIT)
+        main = vars(sys.modules["__main__"])
+        self.found.append((multiprocessing.current_process().daemon, main.get("__file__"), len(warnings.filters)))
+
+
+def test_of_two_threads_that_start_workers_neither_ends_what_the_start_of_the_other_needs(monkeypatch):
+    here, main = multiprocessing.current_process(), types.ModuleType("__main__")
+    main.__file__ = "<stdin>"
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setitem(here._config, "daemon", True)
+    monkeypatch.setattr(worker_process, "_OUR_THREADS", "")  # no thread is a stranger: the warning is silenced
+    context, filters = Meeting(), len(warnings.filters)
+    first, second = (ProcessWorker(context, worker_info_of(k, 2), (1, 2), idle, ()) for k in range(2))
+    thread = threading.Thread(target=second.start)
+    context.other = thread
+    first.start()
+    context.is_over.set()
+    thread.join(LIMIT)
+    for worker in (first, second):
+        worker.release()
+    silenced = filters + (sys.version_info >= (3, 12))
+    assert context.found == [(False, None, silenced)] * 2
+    assert (here.daemon, main.__file__, len(warnings.filters)) == (True, "<stdin>", filters)
 
 
 def test_a_worker_starts_where_more_than_a_thousand_descriptors_are_open():
