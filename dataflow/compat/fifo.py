@@ -173,7 +173,8 @@ class SharedQ(SharedMem):
 
         Raises:
             IndexError: No job is left.
-            WorkerDied: The job's process was killed, crashed or exited; the message says how, and what to do.
+            WorkerDied: The job's process was killed, crashed or exited, perhaps just before it began the job; the
+                message says how, and what to do.
             WorkerError: The target raised an exception that cannot be pickled. Any other arrives as its own type, with
                 the process's traceback as its cause.
             TimeoutError: The job was not done after `timeout` seconds. It continues, and stays the oldest.
@@ -420,7 +421,9 @@ class _JobScheduler:
                 self._update_job(job)
         for worker in list(self._idle):
             worker.pool.receive_all()
-            if worker.pool.failures:  # killed while it was idle: no job is lost
+            # Killed while it was idle. One whose end shows only after it was given a job has that job fail: it may have
+            # begun it.
+            if worker.pool.failures:
                 with signals_deferred():  # a worker that is in no list would not be closed
                     self._idle.remove(worker)
                     worker.pool.close()
