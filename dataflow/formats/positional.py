@@ -39,7 +39,7 @@ def changed_since(path: str) -> FileDamaged:
     return FileDamaged(f"{path} has changed since it was opened: call close() to read it anew", path=path)
 
 
-class _Held:
+class _KeptOpen:
     """A descriptor that is closed when nothing holds it any more: neither its file nor a read that is under way.
 
     So its number stays that of the file while a read uses it, without a lock, even if another thread closes the file.
@@ -63,8 +63,8 @@ class PositionalFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        held = _Held(Descriptor(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))))
-        self._file: _Held | None = held
+        held = _KeptOpen(Descriptor(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))))
+        self._file: _KeptOpen | None = held
         self._lock = threading.Lock()  # used if a read needs a position (Windows)
         status = os.fstat(held.descriptor.fd)
         self.size = status.st_size
@@ -129,7 +129,7 @@ class PositionalFile:
         file.seek(0)
         return file
 
-    def _held(self) -> _Held:
+    def _held(self) -> _KeptOpen:
         """What the caller keeps in a variable until it has used the descriptor."""
         held = self._file
         if held is None or held.descriptor.fd < 0:  # the latter in a forked child
@@ -213,7 +213,7 @@ class UrlFile(PositionalFile):
                 file.seek(0)
                 self.size = os.fstat(file.fileno()).st_size
                 if not self._closed:  # by another thread
-                    self._file = _Held(Descriptor(os.dup(file.fileno())))
+                    self._file = _KeptOpen(Descriptor(os.dup(file.fileno())))
 
     def close(self) -> None:
         self._closed = True
