@@ -244,16 +244,21 @@ def _lines_of(file: PositionalFile, report: Callable[[int], object]) -> _Lines:
         raise ValueError(f"{file.path} is not UTF-8: decompress it, or convert it first (iconv -t UTF-8)")
     begins, ends, numbers = array("Q"), array("Q"), array("Q")
     begin = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
-    number, rest = 0, b""
+    number, size, is_blank = 1, 0, True  # of the line that is looked at; a long one is in several pieces
     for at in range(begin, file.size, _PIECE):
         piece = bytes(file.read(at, min(_PIECE, file.size - at)))
-        *texts, rest = (rest + piece).split(b"\n")
-        for text in texts if at + _PIECE < file.size else [*texts, rest]:
-            number += 1
-            if text.strip():
+        first, *others = piece.split(b"\n")
+        size, is_blank = size + len(first), is_blank and not first.strip()
+        for text in others:
+            if not is_blank:
                 begins.append(begin)
-                ends.append(begin + len(text))
+                ends.append(begin + size)
                 numbers.append(number)
-            begin += len(text) + 1
+            number, begin = number + 1, begin + size + 1
+            size, is_blank = len(text), not text.strip()
         report(len(piece))
+    if not is_blank:
+        begins.append(begin)
+        ends.append(begin + size)
+        numbers.append(number)
     return _Lines(begins, ends, numbers)

@@ -89,12 +89,17 @@ def test_a_number_beyond_the_floats_is_not_read_as_infinity(tmp_path):
             df[1]
 
 
-@given(st.lists(st.sampled_from(["{}", "[1, 2]", '"a"', "3", " 4 ", "", "   ", "\r", "\t5\r"])), st.booleans())
-def test_lines_of_white_space_are_left_out(tmp_path_factory, found, has_end):
+@given(
+    st.lists(st.sampled_from(["{}", "[1, 2]", '"a"', "3", " 4 ", "", "   ", "\r", "\t5\r"])),
+    st.booleans(),
+    st.sampled_from([1, 2, 3, 100]),
+)
+def test_lines_of_white_space_are_left_out(tmp_path_factory, found, has_end, piece):
     text = "\n".join(found) + ("\n" if has_end else "")
     path = write(tmp_path_factory.getbasetemp() / "any.jsonl", text)
     values = [(number, json.loads(line)) for number, line in enumerate(found, 1) if line.strip()]
-    with JSONLinesData(path) as df:
+    with pytest.MonkeyPatch.context() as patched, JSONLinesData(path) as df:
+        patched.setattr("dataflow.formats.json_lines._PIECE", piece)
         assert list(df) == [value for _, value in values] and len(df) == len(values)
         places = [(number, offset) for _, number, offset, _ in df.ds]
     assert [number for number, _ in places] == [number for number, _ in values]
