@@ -50,7 +50,7 @@ def remote(ds, num=1, **more):
 def test_an_actor_whose_work_ends_without_a_word_is_lost(fake, monkeypatch):
     """It would give empty replies without end, and at once."""
 
-    def send(replies, message):
+    def send(replies, message, begun=None):
         if message.kind is not Kind.HELLO:
             raise MemoryError("no room for last words")
         hello(replies, message)
