@@ -29,15 +29,14 @@ IN_FULL = (
     (TRANSFORMS, CHAINS),
     ENDS,
 )
-# These wait most, for Ray and for the ends of processes. What else is in which part makes the parts take equally long.
-WAITING = ("tests/ray", "tests/promises/test_workers_end_with_the_program.py")
+# The first and the last of these wait most: for Ray, and for the ends of processes. What else is in which part makes
+# all of them take equally long.
+WAITING = ("tests/ray", "tests/compat", "tests/remote", "tests/promises/test_workers_end_with_the_program.py")
 OTHER = (
     "tests/promises/test_arrays_are_yours.py",
     "tests/promises/test_remote_passes_are_complete.py",
     "tests/promises/test_strangers_execute_nothing.py",
     *ENDS,
-    "tests/compat",
-    "tests/remote",
     "tests/system",
     "tests/transport",
     TRANSFORMS,
