@@ -25,7 +25,8 @@ not stacked (`MemoryWatch`):
   two of the first batch were in the same place.
 
 Where no code of the user makes or changes datapoints (`may_reuse_memory`), nothing is looked at. Arrays of more than a
-megabyte are compared by a checksum, and objects of the user's classes by their public attributes.
+megabyte are compared by a checksum, and objects of the user's classes by their public attributes; of what these hold,
+100 parts and 16 MB at most.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ _FIRST_BYTES: Final = 1 << 24  # no more are kept alive of them, but of one data
 _LARGE_BYTES: Final = 1 << 20
 _DATAPOINTS_PER_TURN: Final = 512
 _MAX_DEPTH: Final = 2
+_LONGEST: Final = 100  # elements of what an object holds
 
 
 def may_reuse_memory(ds: DataFlow, *, everywhere: bool = False) -> bool:
@@ -327,29 +329,42 @@ _Noted = tuple[Any, Any]
 """A part of a datapoint that can change, and what it held when it was noted."""
 
 
-def _parts_of(value: Any, depth: int = _MAX_DEPTH) -> Iterator[Any]:
+def _parts_of(value: Any, depth: int = _MAX_DEPTH, longest: int = sys.maxsize) -> Iterator[Any]:
     """The arrays, lists and dicts of a datapoint, and objects of the user's classes.
 
-    Objects may refer to whatever there is: at most `depth` are looked at inside one another.
+    At most `depth` objects are looked at inside one another, and nothing of more than `longest` elements.
     """
     if isinstance(value, _CONTAINERS):
+        if len(value) > longest:
+            return
         if value and not isinstance(value, tuple):
             yield value
         for item in value.values() if isinstance(value, dict) else value:
             if type(item) not in _UNCHANGEABLE:
-                yield from _parts_of(item, depth)
+                yield from _parts_of(item, depth, longest)
     elif isinstance(value, np.ndarray):
         if value.nbytes:
             yield value
-        if value.dtype == object:
+        if value.dtype == object and value.size <= longest:
             for item in value.flat:
-                yield from _parts_of(item, depth)
+                yield from _parts_of(item, depth, longest)
     elif _is_array(value) or isinstance(value, bytearray | deque | np.void):
         yield value
     elif depth and (attributes := user_attributes(value)):
         yield value
-        for item in attributes.values():
-            yield from _parts_of(item, depth - 1)
+        yield from _few_parts(attributes.values(), depth - 1)
+
+
+def _few_parts(values: Iterable[Any], depth: int) -> Iterator[Any]:
+    """The parts of what an object holds, as far as these are small: it may refer to all the data of a program."""
+    nbytes = 0
+    parts = chain.from_iterable(_parts_of(value, depth, _LONGEST) for value in values)
+    for part in islice(parts, _LONGEST):
+        if isinstance(part, np.ndarray) or _is_array(part):
+            nbytes += getattr(part, "nbytes", _FIRST_BYTES + 1)  # that of a table is not known without a conversion
+            if nbytes > _FIRST_BYTES:
+                return
+        yield part
 
 
 def _place_of(part: Any) -> Any:

@@ -506,6 +506,36 @@ def test_an_object_of_a_users_class_that_changes_is_refused(source, make):
         list(itertools.islice(df, 7))
 
 
+@pytest.mark.parametrize("data", [
+    np.zeros(3 << 20),
+    [np.zeros(2)] * 101,
+    {"rows": [0] * 101},
+    [np.zeros(1 << 20), np.zeros(2 << 20)],
+], ids=["array", "list", "dict", "arrays"])  # fmt: skip
+def test_of_all_data_that_an_object_may_refer_to_little_is_looked_at(data, monkeypatch):
+    noted = []
+    held_of = gathering._held
+
+    def held(part):
+        noted.append(part)
+        return held_of(part)
+
+    monkeypatch.setattr(gathering, "_held", held)
+
+    def source():
+        dataset = Record()
+        dataset.k = data
+        for k in range(6):
+            record = Record()
+            record.k, record.inner = k, dataset
+            yield [record]
+
+    assert len(list(BatchData(DataFromGenerator(source), 2, use_list=True))) == 3
+    assert any(isinstance(part, Record) for part in noted)
+    assert all(part.nbytes <= 1 << 23 for part in noted if isinstance(part, np.ndarray))
+    assert all(len(part) <= 100 for part in noted if isinstance(part, list | dict))
+
+
 class Resource(Record):
     """What the datapoints share; it refers to itself."""
 
