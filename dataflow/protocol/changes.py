@@ -22,6 +22,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import mmap
 import reprlib
 import sys
 from array import array as array_of_python
@@ -113,7 +114,7 @@ class Snapshot:
         for where, value in reached(roots, self._parts):
             self._entries += [(where, value), *_size(where, value)]
             if deep:
-                self._entries += _contents(where, value, shared=shared or imported)
+                self._entries += _contents(where, value, shared=shared, sent=imported)
                 for there, tensor in _tensors(where, value):
                     if id(tensor) not in compared and (shared or imported or not _is_shared(tensor)):
                         self._entries.append((f"the content of {there}", tensor_content(tensor)))
@@ -171,13 +172,15 @@ def _size(where: str, value: Any) -> Iterator[tuple[str, Any]]:
             pass
 
 
-def _contents(where: str, value: Any, *, shared: bool) -> Iterator[tuple[str, Any]]:
+def _contents(where: str, value: Any, *, shared: bool, sent: bool) -> Iterator[tuple[str, Any]]:
     """What stands for the elements of a long list, dict or set, or of an array.
 
     Args:
         where: The value, in words.
         value: Anything.
         shared: Look also into memory that processes share: workers that are forked see what changes there.
+        sent: Workers are sent what they work on: they share numbers and arrays of `multiprocessing`, but get a copy of
+            an array over these.
     """
     items: list[Any] = []
     if isinstance(value, COLLECTIONS + VIEWS):
@@ -188,7 +191,7 @@ def _contents(where: str, value: Any, *, shared: bool) -> Iterator[tuple[str, An
     elif type(value) not in _PLAIN:
         with suppress(TypeError, ValueError, BufferError):  # it has no memory that can be looked at
             numbers = value if isinstance(value, np.ndarray) else np.asarray(memoryview(value))
-            if shared or not _is_of_other_memory(numbers):
+            if shared or not (_is_sent_to_be_shared(value) if sent else _is_of_other_memory(numbers)):
                 yield f"the content of {where}", array_checksum(np.asarray(numbers)).to_bytes(4)
     if not items:
         return
@@ -225,6 +228,15 @@ def _is_of_other_memory(array: Any) -> bool:
     if type(type(array)).__module__ == "_ctypes":
         return hasattr(array, "_wrapper")  # of `multiprocessing`
     return not isinstance(array, bytearray | bytes | array_of_python | np.generic | None)
+
+
+def _is_sent_to_be_shared(value: Any) -> bool:
+    """Whether it is a number or an array of `multiprocessing`, such as a `RawValue`, or the memory that it is in.
+
+    Other mapped memory cannot be sent.
+    """
+    is_of_multiprocessing = type(type(value)).__module__ == "_ctypes" and hasattr(value, "_wrapper")
+    return is_of_multiprocessing or isinstance(value, mmap.mmap)
 
 
 def _is_pickled_by_name(function: FunctionType) -> bool:

@@ -92,6 +92,8 @@ def test_an_empty_flow_is_a_sentence(capsys):
 
 @pytest.mark.parametrize("command", ["report", "top"])
 def test_a_time_in_which_nothing_can_be_measured_is_refused(command, capsys):
+    if command == "top":
+        pytest.importorskip("rich")
     for seconds in ("0", "-1", "nan"):
         assert main([command, "feeding_of_a_test:make_flow", "--seconds", seconds]) == 1
         assert "--seconds must be a number of seconds > 0" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import itertools
 import json
 import logging
 import mmap
+import multiprocessing
 import random
 import sys
 import types
@@ -42,6 +43,7 @@ from dataflow import (
 from dataflow.protocol.changes import ImportCheck, Snapshot
 from dataflow.protocol.state import state_of
 from tests.support import products
+from tests.support.fakes import each_method
 from tests.support.products import covering
 
 RUNNERS = {
@@ -838,6 +840,23 @@ def test_memory_that_processes_share_is_no_change_unless_workers_get_a_copy(cont
         weights += 7
         assert numbers(df) == [[7], [7]]
         assert (state_of(df).resource is before) == (context == "fork")
+
+
+def tens_of(dp, counter):
+    counter.value += 10
+    return [counter.value]
+
+
+@each_method
+def test_workers_of_any_start_method_share_memory_of_multiprocessing(method):
+    counter = multiprocessing.get_context(method).Value("q", 0)
+    df = MapData(source(2), functools.partial(tens_of, counter=counter))
+    with ParallelData(df, 1, context=method) as df:
+        assert numbers(df) == [[10], [20]]
+        before = state_of(df).resource
+        counter.value = 7
+        assert numbers(df) == [[17], [27]]
+        assert state_of(df).resource is before
 
 
 def train(weight):
