@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import logging
 import threading
+from functools import partial
 from weakref import WeakSet
 
 import pytest
@@ -199,20 +200,20 @@ def test_a_timeout_around_a_yield_that_ends_between_two_steps_is_raised_at_the_n
         next(steps)
 
 
-def test_the_error_of_a_task_that_fails_between_two_steps_is_raised_at_the_next(user, monkeypatch):
-    failing = asyncio.Event()
-
+async def beside_a_task_that_fails(failing):
     async def fail():
         await failing.wait()
         raise ValueError("in the background")
 
-    async def elements():
-        async with asyncio.TaskGroup() as group:
-            group.create_task(fail())
-            yield 1
-            yield 2
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fail())
+        yield 1
+        yield 2
 
-    steps = steps_of(user, elements, monkeypatch)
+
+def test_the_error_of_a_task_that_fails_between_two_steps_is_raised_at_the_next(user, monkeypatch):
+    failing = asyncio.Event()
+    steps = steps_of(user, partial(beside_a_task_that_fails, failing), monkeypatch)
     assert next(steps) == 1
     between_steps(user, failing.set)
     with pytest.raises(ExceptionGroup) as caught:
@@ -288,17 +289,7 @@ def test_an_iterable_that_is_no_generator_raises_a_cancellation_that_comes_betwe
 
 def test_an_error_between_two_steps_is_logged_if_the_loop_is_left(user, monkeypatch, caplog):
     failing = asyncio.Event()
-
-    async def fail():
-        await failing.wait()
-        raise ValueError("in the background")
-
-    async def elements():
-        async with asyncio.TaskGroup() as group:
-            group.create_task(fail())
-            yield 1
-
-    steps = steps_of(user, elements, monkeypatch)
+    steps = steps_of(user, partial(beside_a_task_that_fails, failing), monkeypatch)
     assert next(steps) == 1
     between_steps(user, failing.set)
     with caplog.at_level(logging.WARNING, "dataflow"):
