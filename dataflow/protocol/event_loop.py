@@ -33,9 +33,9 @@ from dataflow.errors import TimeoutError
 from dataflow.protocol.passes import RunningCode, code_of, enter_code, leave_code
 from dataflow.protocol.pauses import require_waiting
 from dataflow.protocol.state import state_of
+from dataflow.system.cleanup import members
 from dataflow.system.interrupts import signals_deferred
 from dataflow.system.session import Session, terminated
-from dataflow.system.weak_sets import members
 
 __all__ = ["SLICE", "AsyncSteps", "LoopUser", "Stoppable", "loop_user", "wait_until_done"]
 

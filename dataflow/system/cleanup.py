@@ -6,13 +6,14 @@ import os
 import weakref
 from contextlib import ExitStack
 from multiprocessing import util
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from dataflow.errors import DataFlowTerminated
 from dataflow.system.interrupts import signals_deferred
-from dataflow.system.weak_sets import members
 
-__all__ = ["Closeable", "close_at_exit", "program_ending"]
+__all__ = ["Closeable", "close_at_exit", "members", "program_ending"]
+
+_T = TypeVar("_T")
 
 
 class Closeable(Protocol):
@@ -27,6 +28,15 @@ _open: dict[int, weakref.WeakSet[Closeable]] = {}
 
 _ending: set[int] = set()
 """The ids of processes that close what is open: this one, or those from which it was forked meanwhile."""
+
+
+def members(weak_set: weakref.WeakSet[_T]) -> list[_T]:
+    """The members of a weak set to which another thread may add meanwhile: iterating it would raise an error then."""
+    while True:
+        try:
+            return list(weak_set)
+        except RuntimeError:  # it has changed during the iteration
+            continue
 
 
 def close_at_exit(resource: Closeable) -> None:

@@ -32,7 +32,7 @@ from functools import cache
 from multiprocessing import reduction
 from typing import Any, Final
 
-from dataflow.system.weak_sets import members
+from dataflow.system.cleanup import members
 
 __all__ = [
     "Descriptor",

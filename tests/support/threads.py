@@ -1,11 +1,12 @@
-"""Several threads that step one iterator."""
+"""Several threads that step one iterator, or that change a weak set which another one lists."""
 
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 from dataflow import DataFlow, DataFlowTerminated, NotReentrant
 from tests.support.waits import LIMIT
@@ -79,3 +80,16 @@ def loop_ended_by_close(df: DataFlow) -> Iterator[list[DataFlowTerminated]]:
     yield errors
     thread.join(LIMIT)
     assert len(errors) == 1, "the loop has not been ended"
+
+
+class Interrupted(WeakSet[Any]):
+    """While it is iterated for the first time, another thread takes its turn."""
+
+    other_thread: Callable[[], object] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        for member in super().__iter__():
+            if self.other_thread is not None:
+                turn, self.other_thread = self.other_thread, None
+                turn()
+            yield member

@@ -7,7 +7,9 @@ import sys
 import pytest
 
 import dataflow
+from dataflow.system.cleanup import members
 from tests.support.products import covering
+from tests.support.threads import Interrupted
 from tests.support.waits import LIMIT
 
 ROOT = os.path.dirname(os.path.dirname(dataflow.__file__))
@@ -64,9 +66,21 @@ for thread in threads: thread.join()
     assert sorted(run(code).stdout.split()) == ["a", "b", "closed", "closed"]
 
 
+class Thing:
+    pass
+
+
+@pytest.mark.parametrize("what", ["added", "discarded"])
+def test_members_that_come_and_go_meanwhile_do_no_harm(what):
+    kept = [Thing() for _ in range(4)]
+    weak_set = Interrupted(kept[:3])
+    weak_set.other_thread = (lambda: weak_set.add(kept[3])) if what == "added" else (lambda: weak_set.discard(kept[0]))
+    assert set(kept[1:3]) <= set(members(weak_set)) <= set(kept)
+
+
 def test_what_is_opened_while_the_others_are_listed_keeps_none_of_them_open():
     code = """
-from tests.system.test_weak_sets import Interrupted
+from tests.support.threads import Interrupted
 from dataflow.system import cleanup
 a, b, c = (Resource(name) for name in "abc")
 opened = cleanup._open[os.getpid()] = Interrupted([a, b])

@@ -20,8 +20,8 @@ from dataflow.system.descriptors import (
     soft_limit,
 )
 from tests.support.fakes import METHODS
+from tests.support.threads import Interrupted
 from tests.support.waits import LIMIT
-from tests.system.test_weak_sets import Interrupted
 
 
 def in_child(check):
