@@ -17,9 +17,10 @@ A signal mask does not defer them: it holds for one thread, the kernel hands the
 some), and Python runs the handler in the main thread anyway. It only keeps a signal from ending a system call of this
 thread (`signals_blocked`).
 
-Races. Installing several handlers is not atomic, so a handler that raises may interrupt it. It does no harm: only
-`depth`, set last and cleared first, decides whether a signal is deferred, so a handler of ours that is left in place
-calls the one that it replaced; and the replaced handler is noted before ours is installed.
+Races. Installing several handlers is not atomic. A handler that raises may interrupt it; and Python may collect garbage
+between any two steps, so that a finaliser begins and ends a section of its own there. Neither does harm: only `depth`,
+set last and cleared first, decides whether a signal is deferred, and each stand-in knows the handler that it replaced,
+which it calls wherever it is left in place. The next section to end puts that handler back.
 """
 
 from __future__ import annotations
@@ -46,12 +47,26 @@ _SIGNALS: Final = tuple(sorted(signal.valid_signals()))
 _Handler = Callable[[int, FrameType | None], Any]
 
 
+class _StandIn:
+    """The handler of a signal in a section: keeps the signal for later, and anywhere else does what it stands for."""
+
+    def __init__(self, handler: _Handler) -> None:
+        self.handler = handler
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if _deferral.depth and now - _deferral.arrived.setdefault(signum, now) < _AGAIN:
+            return
+        _deferral.arrived.pop(signum, None)  # delivered here, and not once more at the end of the section
+        self.handler(signum, frame)
+
+
 class _Deferral:
     """The state of deferral in the main thread: one per process, since only the main thread has handlers."""
 
     def __init__(self) -> None:
         self.depth = 0  # number of nested sections entered
-        self.replaced: dict[int, _Handler] = {}  # by signal: the handler that `_record` stands in for
+        self.stand_ins: dict[int, _StandIn] = {}  # by signal: the last, which may be in its place or not
         self.arrived: dict[int, float] = {}  # by signal: when it arrived first, in the order of arrival
 
 
@@ -123,9 +138,13 @@ def _enter() -> bool:
     try:
         # Not by `signal.getsignal`: its enumerations take ten times as long, and a message may be sent in a section.
         for signum, handler in zip(_SIGNALS, map(_signal.getsignal, _SIGNALS), strict=True):
-            if callable(handler) and handler is not _record:
-                deferral.replaced[signum] = handler  # before ours is installed, which may run at once
-                signal.signal(signum, _record)
+            if isinstance(handler, _StandIn):  # left by an interrupt, or put back by who found it in a section
+                deferral.stand_ins[signum] = handler
+            elif callable(handler):
+                stand_in = deferral.stand_ins.get(signum)
+                if stand_in is None or stand_in.handler is not handler:
+                    stand_in = deferral.stand_ins[signum] = _StandIn(handler)
+                signal.signal(signum, stand_in)
     except BaseException as error:
         _restore()
         if isinstance(error, ValueError) and "main thread" in str(error):
@@ -190,22 +209,12 @@ def _is_running(code: CodeType, thread: int) -> bool:
 
 
 def _restore() -> None:
-    for signum, handler in list(_deferral.replaced.items()):
-        if signal.getsignal(signum) is _record:  # otherwise it was replaced within the section, and stays
-            signal.signal(signum, handler)
-        _deferral.replaced.pop(signum, None)  # only now: until it is restored, `_record` calls it
-
-
-def _record(signum: int, frame: FrameType | None) -> None:
-    """The handler of every deferred signal."""
-    deferral = _deferral
-    now = time.monotonic()
-    if deferral.depth and now - deferral.arrived.setdefault(signum, now) < _AGAIN:
-        return
-    deferral.arrived.pop(signum, None)  # delivered here, and not once more at the end of the section
-    handler = deferral.replaced.get(signum)
-    if handler is not None:
-        handler(signum, frame)
+    for signum, stand_in in list(_deferral.stand_ins.items()):
+        # Otherwise it was replaced within the section, and stays. None is forgotten: a finaliser may come between the
+        # line that notes a stand-in and the one that installs it.
+        found: object = signal.getsignal(signum)
+        if found is stand_in:
+            signal.signal(signum, stand_in.handler)
 
 
 def _deliver() -> None:
@@ -216,9 +225,8 @@ def _deliver() -> None:
         return
     # Before the handler is called: one that raises is not called again.
     del deferral.arrived[signum]
-    handler: Any = signal.getsignal(signum)
-    if handler is _record:
-        handler = deferral.replaced.get(signum)
+    found = signal.getsignal(signum)
+    handler = found.handler if isinstance(found, _StandIn) else found
     try:
         if callable(handler):
             handler(signum, inspect.currentframe())

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from dataflow.system.interrupts import deliver_signals, signal_arrived, signals_deferred
+from tests.support.interrupts import Tracer
 from tests.support.waits import LIMIT, wait_until
 
 
@@ -106,12 +107,51 @@ def test_a_handler_that_is_exchanged_within_a_section_stays(usr1):
     signal.signal(signal.SIGUSR1, usr1)
 
 
-def test_a_handler_that_was_kept_from_a_section_does_nothing_after_it(usr1):
+def test_a_handler_that_was_kept_from_a_section_stands_for_the_users_after_it(usr1):
     with signals_deferred():
         kept = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, kept)
-    signal.raise_signal(signal.SIGUSR1)
+    with pytest.raises(Received):
+        signal.raise_signal(signal.SIGUSR1)
+    with signals_deferred():
+        pass  # which puts the user's back
+
+
+def test_a_handler_that_calls_the_one_found_in_a_section_calls_it_once(usr1):
+    received = []
+    with signals_deferred():
+        found = signal.signal(signal.SIGUSR1, lambda *given: (received.append(1), found(*given)))
+    with signals_deferred():
+        pass
+    with pytest.raises(Received):
+        signal.raise_signal(signal.SIGUSR1)
+    assert received == [1]
     signal.signal(signal.SIGUSR1, usr1)
+
+
+def test_a_section_of_a_finaliser_may_come_between_any_two_steps_of_another(usr1):
+    """Where Python collects garbage: a handler of ours that stayed would ignore Ctrl-C from then on."""
+    points = []
+
+    def run():
+        with signals_deferred():
+            signal.raise_signal(signal.SIGUSR1)
+
+    def collect(point):
+        if point != chosen:
+            return True
+        with signals_deferred():
+            pass
+        return False
+
+    with pytest.raises(Received), Tracer(lambda point: points.append(point) or True, "system/interrupts.py"):
+        run()
+    for chosen in points:
+        with pytest.raises(Received), Tracer(collect, "system/interrupts.py"):
+            run()
+        assert signal.getsignal(signal.SIGUSR1) is usr1, chosen
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, chosen
+    assert len(points) > 20
 
 
 def test_a_signal_that_is_to_be_ignored_by_then_is_not_delivered(usr1):
