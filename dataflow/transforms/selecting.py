@@ -28,6 +28,7 @@ class SelectComponent(ProxyDataFlow[T_co]):
         idxs: Positions of the components, or their keys.
 
     Raises:
+        TypeError: `idxs` is a mask of booleans, or no sequence.
         IndexError, KeyError: A datapoint has no such component; the message lists the available ones.
 
     Example:
@@ -44,6 +45,11 @@ class SelectComponent(ProxyDataFlow[T_co]):
         if isinstance(idxs, str | bytes) or not hasattr(idxs, "__iter__"):
             raise TypeError(f"SelectComponent expects a list of positions or keys, got {idxs!r}: write [{idxs!r}]")
         self.idxs = list(idxs)
+        if any(isinstance(idx, bool | np.bool_) for idx in self.idxs):
+            raise TypeError(
+                "SelectComponent expects positions or keys, got True or False, which Python takes for 1 and 0. For a "
+                "mask, write numpy.flatnonzero(mask)"
+            )
 
     def _df_run_pass(self, p: int, stream: Stream) -> Iterator[Any]:
         return map(self._select, self.ds._df_run_pass(p, stream))

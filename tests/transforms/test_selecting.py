@@ -1,5 +1,6 @@
 import pickle
 
+import numpy as np
 import pytest
 
 from dataflow.errors import Dropped, LengthUnknown, NotAddressable, ShapeMismatch
@@ -36,6 +37,13 @@ def test_a_hole_is_passed_on():
 def test_a_single_index_raises_with_the_correct_form(idxs):
     with pytest.raises(TypeError, match=r"write \["):
         SelectComponent(one([1]), idxs)
+
+
+@pytest.mark.parametrize("mask", [[True, False], np.array([False, True])], ids=["list", "array"])
+def test_a_mask_raises_with_the_positions_of_it(mask):
+    with pytest.raises(TypeError, match=r"flatnonzero\(mask\)"):
+        SelectComponent(one([1, 2]), mask)
+    assert list(SelectComponent(one([1, 2]), np.flatnonzero(mask))) == [[np.arange(1, 3)[mask].item()]]
 
 
 def test_a_missing_component_is_named_with_the_available_ones():
