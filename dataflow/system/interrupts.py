@@ -138,13 +138,15 @@ def _enter() -> bool:
     try:
         # Not by `signal.getsignal`: its enumerations take ten times as long, and a message may be sent in a section.
         for signum, handler in zip(_SIGNALS, map(_signal.getsignal, _SIGNALS), strict=True):
+            if not callable(handler):
+                continue
             if isinstance(handler, _StandIn):  # left by an interrupt, or put back by who found it in a section
                 deferral.stand_ins[signum] = handler
-            elif callable(handler):
-                stand_in = deferral.stand_ins.get(signum)
-                if stand_in is None or stand_in.handler is not handler:
-                    stand_in = deferral.stand_ins[signum] = _StandIn(handler)
-                signal.signal(signum, stand_in)
+                continue
+            stand_in = deferral.stand_ins.get(signum)
+            if stand_in is None or stand_in.handler is not handler:
+                stand_in = deferral.stand_ins[signum] = _StandIn(handler)
+            signal.signal(signum, stand_in)
     except BaseException as error:
         _restore()
         if isinstance(error, ValueError) and "main thread" in str(error):
