@@ -11,6 +11,7 @@ from multiprocessing import shared_memory
 
 import pytest
 
+from dataflow.system.interrupts import signals_deferred
 from tests.support.leaks import check_nothing_left, new_since, snapshot
 from tests.support.waits import wait_until
 
@@ -79,6 +80,15 @@ def block():
     memory.unlink()
 
 
+@contextlib.contextmanager
+def handler():
+    with signals_deferred():
+        kept = signal.getsignal(signal.SIGINT)
+    before = signal.signal(signal.SIGINT, kept)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 LEAKS = [
     (child, r"process \d+ .*input\(\)"),
     (zombie, r"process \d+ \(zombie\)"),
@@ -87,6 +97,7 @@ LEAKS = [
     (thread, "thread .*forgotten"),
     (descriptor, "descriptor .*null"),
     (block, "shared memory"),
+    (handler, "handler _StandIn of SIGINT"),
 ]
 
 

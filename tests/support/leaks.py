@@ -1,8 +1,8 @@
 """The watch over the machine: after every test and every doctest it is as it was before.
 
 Guarantees:
-    - New processes (zombies, and orphans whose parent is gone, too), threads, open descriptors and entries of
-      /dev/shm fail the test that made them, with a message that names each.
+    - New processes (zombies, and orphans whose parent is gone, too), threads, open descriptors, entries of
+      /dev/shm and signal handlers of the library fail the test that made them, with a message that names each.
     - What only needs a moment, or a garbage collection, to go away gets it. A clean test pays for neither.
     - What other programs on the machine do is not held against a test.
     - A test that ended by an exception is not examined: the report keeps its frames and all that they hold.
@@ -17,6 +17,7 @@ import multiprocessing
 import multiprocessing.util
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -123,7 +124,14 @@ def shared_memory() -> Found:
     return {SHARED_MEMORY / name: f"shared memory {SHARED_MEMORY / name}" for name in os.listdir(SHARED_MEMORY)}
 
 
-KINDS: tuple[Callable[[], Found], ...] = (processes, threads, descriptors, shared_memory)
+def handlers() -> Found:
+    """Find the signals whose handler is not the user's, but what the library puts in its place for a moment."""
+    kinds = {signum: type(signal.getsignal(signum)) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    ours = {signum: kind for signum, kind in kinds.items() if kind.__module__.startswith("dataflow.")}
+    return {signum: f"handler {kind.__qualname__} of {signum.name}" for signum, kind in ours.items()}
+
+
+KINDS: tuple[Callable[[], Found], ...] = (processes, threads, descriptors, shared_memory, handlers)
 
 
 def snapshot() -> Found:
