@@ -3,6 +3,8 @@
 import functools
 import os
 import signal
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -33,6 +35,7 @@ from tests.protocol.keeping import (
     value,
 )
 from tests.support.contract import plain
+from tests.support.waits import LIMIT
 
 pytestmark = pytest.mark.usefixtures("unseeded")
 
@@ -114,6 +117,37 @@ def test_a_state_that_is_loaded_after_a_loop_that_was_left_early_goes_back(above
         next(iter(df))
         df.load_state_dict(second)
         assert passes(df, 1) == [[("list", [k, 2]) for k in range(NUM)]]
+
+
+class Gated(DataFlow):
+    """It counts its passes, each of which ends once the gate is open."""
+
+    gate = threading.Event()
+
+    def __init__(self):
+        self.kept = 0
+
+    def __iter__(self):
+        for k in range(NUM):
+            yield [k, self.kept]
+        assert self.gate.wait(LIMIT)
+        self.kept += 1
+
+
+def test_a_pass_that_was_left_may_end_in_threads_of_threads_after_a_state_was_loaded():
+    with ResumableData(ABOVE["in a thread in a thread"](Gated)) as df:
+        first = df.state_dict()
+        Gated.gate.set()
+        expected = passes(df, 2)
+        Gated.gate.clear()
+        left = iter(df)
+        next(left)
+        time.sleep(0.2)  # in which the outer thread begins to wait for the end of the pass
+        left.close()
+        df.load_state_dict(first)
+        Gated.gate.set()
+        time.sleep(0.2)  # in which it ends
+        assert passes(df, 2) == expected
 
 
 def test_below_a_cache_nothing_is_kept():
