@@ -39,6 +39,7 @@ from dataflow.runners.supervisor import Supervisor
 from tests.support.interrupts import (
     Refuser,
     Scenario,
+    check_collection,
     check_interrupt,
     check_refusal,
     failures_of,
@@ -275,6 +276,22 @@ def test_ctrl_c_at_any_line_is_raised_and_leaves_nothing(scenario):
 @each_scenario
 def test_ctrl_c_at_every_line_is_raised_and_leaves_nothing(scenario):
     assert interrupt_failures(scenario, shares()[scenario]) == []
+
+
+def left_loop():
+    """An iterator over a flow that is in use."""
+    left = iter(MultiThreadRunner(numbers, 2, 1))
+    next(left)
+    return left
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@each_scenario
+def test_a_flow_collected_at_every_line_changes_nothing(scenario):
+    """Its finaliser defers signals, takes locks and joins threads, wherever Python collects garbage."""
+    chosen = [point for point, _ in shares()[scenario]]
+    assert failures_of(lambda point: check_collection(scenario, point, left_loop), chosen) == []
 
 
 def test_after_an_interrupt_while_a_worker_is_added_the_next_loop_works(monkeypatch):

@@ -239,6 +239,28 @@ def check_interrupt(scenario: Scenario, point: Point, *, closes: bool = True) ->
     return interrupter.fired is not None
 
 
+def check_collection(scenario: Scenario, point: Point, make: Callable[[], Iterator[Any]]) -> None:
+    """Collect an iterator, made by `make`, that only a cycle holds, as the scenario comes to `point`: all is well."""
+    gc.collect()
+    before = snapshot()
+    cycle: list[Any] = [make()]
+    cycle.append(cycle)
+    held = [cycle]
+    del cycle
+
+    def reached(now: Point) -> bool:
+        if now == point:
+            held.clear()
+            gc.collect()
+        return now != point
+
+    with hang_is_an_error(SOON), Tracer(reached):
+        run(scenario)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "another handler is left"
+    held.clear()
+    check_nothing_left(before)
+
+
 # -- what the system refuses -------------------------------------------------------------------------------------------
 
 CALLS: tuple[tuple[Any, str], ...] = (
