@@ -85,8 +85,9 @@ class RunnerMetrics:
         """The consumer asks for datapoints. No-op if it has already entered."""
         if not self._is_inside:
             now = _now()
-            if self._left is not None:
-                self._elsewhere += now - self._left
+            left = self._left  # read once: another thread may close the flow, and so end the iteration
+            if left is not None:
+                self._elsewhere += now - left
             elif self._idle_since is not None:
                 self._idle = self._idle_until(now)
                 self._idle_since = None
@@ -110,8 +111,9 @@ class RunnerMetrics:
     def end_iteration(self) -> None:
         """End the iteration: the time that follows does not count as the consumer's."""
         self.leave()
-        if self._left is not None:  # no figure is less than it was while the iteration went on
-            self._elsewhere += _now() - self._left
+        left = self._left  # once, as above
+        if left is not None:  # no figure is less than it was while the iteration went on
+            self._elsewhere += _now() - left
         self._read_times()  # before `consumer` is cleared: only that thread can read its own times
         self._left = self.consumer = None
         if self._idle_since is None and self._last is None:
@@ -190,9 +192,10 @@ class RunnerMetrics:
 
     def _idle_until(self, now: float) -> list[list[float]]:
         """The seconds of each worker that do not count: those of waiting between two iterations."""
-        if self._idle_since is None:
+        idle_since = self._idle_since  # once, as above
+        if idle_since is None:
             return self._idle
-        pairs = zip(self._idle, self._idle_since, self._counted(now), strict=False)
+        pairs = zip(self._idle, idle_since, self._counted(now), strict=False)
         return [
             [
                 seconds + (worker.seconds[state] - before[state] if state in _WAITING else 0.0)

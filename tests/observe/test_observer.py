@@ -8,6 +8,7 @@ from dataflow.observe import observer as module
 from dataflow.observe.observer import RunnerMetrics
 from dataflow.transport.flow_control import Credit, Window
 from dataflow.transport.worker_counters import InnerTotals, WorkerActivity
+from tests.support.interrupts import Tracer
 
 
 class Clock:
@@ -100,6 +101,29 @@ def test_time_between_two_iterations_is_no_work_of_the_consumer(clock):
     (worker,) = workers
     assert worker.seconds[WorkerActivity.BLOCKED] == pytest.approx(1)  # while the consumer was there
     assert worker.seconds[WorkerActivity.BUSY] >= 3
+
+
+@pytest.mark.parametrize("first", ["enter", "end_iteration"])
+@pytest.mark.parametrize("second", ["enter", "end_iteration", "freeze", "statistics"])
+def test_another_thread_may_close_the_flow_at_any_line(first, second):
+    points = []
+
+    def run(reached):
+        metrics, _, _ = observe()
+        metrics.enter()
+        metrics.leave()
+        if first == "enter":
+            metrics.end_iteration()
+            metrics.enter()
+            metrics.leave()
+        with Tracer(lambda point: reached(metrics, point), "observe/observer.py"):
+            getattr(metrics, first)()
+        return metrics.statistics()
+
+    run(lambda metrics, point: points.append(point) or True)
+    for chosen in points:
+        run(lambda metrics, point, chosen=chosen: point != chosen or bool(getattr(metrics, second)()))
+    assert len(points) > 4
 
 
 def test_a_worker_that_is_added_between_two_iterations_has_not_been_idle(clock):
