@@ -74,28 +74,30 @@ def _is_unfinished(iterator: Any) -> bool:
         return False
 
 
-def note_first(df: Any) -> None:
-    """Remember what the node `df` has in its attributes as its first pass begins in this process."""
+def note_first(df: Any) -> dict[str, Any]:
+    """What the node `df` had in its attributes as its first pass began here: what it has now, if none has begun."""
     part = state_of(df).part(Kept)
-    if part.first is None:
+    first = part.first  # read once: a thread of another flow over this node may begin anew
+    if first is None:
         places = Places()
-        part.first, part.held, part.iterators = describe(df, places), places.held, _iterators_of(df)
+        first = describe(df, places)
+        part.first, part.held, part.iterators = first, places.held, _iterators_of(df)
+    return first
 
 
 def put(df: Any) -> None:
     """Let a pass of the node `df` begin: what it was given becomes its attributes."""
-    note_first(df)
+    first = note_first(df)
     part = state_of(df).part(Kept)
     given, part.given = part.given, None
     if given is None:
         return
-    assert part.first is not None
     described = describe(df, Places(part.held))
-    wanted = {**part.first, **given}
+    wanted = {**first, **given}
     for name, text in wanted.items():
         if not is_opaque(text) and described.get(name) != text:
-            first = part.held.get((name,), lambda: None)()
-            setattr(df, name, make(text, getattr(df, name, None) if first is None else first))
+            held = part.held.get((name,), lambda: None)()
+            setattr(df, name, make(text, getattr(df, name, None) if held is None else held))
     for name, text in described.items():
         if not is_opaque(text) and name not in wanted:
             delattr(df, name)  # the code has made it since, and will again; a class may have a value of the same name
@@ -109,11 +111,12 @@ def changes(df: Any) -> dict[str, Any]:
     part = state_of(df).part(Kept)
     if part.given is not None:
         return part.given  # not in the attributes yet
-    if part.first is None:
+    first = part.first  # once, as in `note_first`
+    if first is None:
         return {}
     changed, places = {}, Places(part.held)
     for name, now in describe(df, places).items():
-        before = part.first.get(name)
+        before = first.get(name)
         reason = _refusal(before, now)
         if now != before and not (reason and before is None and reason != HAS_SPAWNED):
             changed[name] = [OPAQUE, reason] if reason else now

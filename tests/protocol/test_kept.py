@@ -16,9 +16,11 @@ from dataflow import (
     MapData,
     MultiProcessRunnerZMQ,
     NotReproducible,
+    RepeatedData,
     ResumableData,
     seed,
 )
+from dataflow.protocol.kept import begin_anew, kept_by, restore
 from tests.protocol.keeping import (
     ABOVE,
     NUM,
@@ -35,6 +37,7 @@ from tests.protocol.keeping import (
     value,
 )
 from tests.support.contract import plain
+from tests.support.interrupts import Tracer
 from tests.support.waits import LIMIT
 
 pytestmark = pytest.mark.usefixtures("unseeded")
@@ -148,6 +151,23 @@ def test_a_pass_that_was_left_may_end_in_threads_of_threads_after_a_state_was_lo
         Gated.gate.set()
         time.sleep(0.2)  # in which it ends
         assert passes(df, 2) == expected
+
+
+@pytest.mark.parametrize("look", [kept_by, restore], ids=["look at it", "begin a pass"])
+def test_a_thread_of_another_flow_over_a_node_may_begin_anew_at_any_line(look):
+    points = []
+    df = RepeatedData(Keeping(0, value, add), 1)
+
+    def run(reached):
+        passes(df, 1)
+        with Tracer(reached, "protocol/kept"):
+            look(df)
+
+    run(lambda point: True)  # imports
+    run(lambda point: points.append(point) or True)
+    for chosen in points:
+        run(lambda point, chosen=chosen: point != chosen or bool(begin_anew(df)))
+    assert len(points) > 10
 
 
 def test_below_a_cache_nothing_is_kept():
