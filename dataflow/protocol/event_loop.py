@@ -29,7 +29,7 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
-from dataflow.errors import TimeoutError
+from dataflow.errors import DataFlowTerminated, TimeoutError
 from dataflow.protocol.passes import RunningCode, code_of, enter_code, leave_code
 from dataflow.protocol.pauses import require_waiting
 from dataflow.protocol.state import state_of
@@ -174,27 +174,34 @@ class LoopTask:
     """A task on the loop, begun and cancelled from any thread.
 
     Args:
-        loop: The event loop.
+        call: Has the loop call a function, or raises.
         coroutine: What it runs, which must not raise.
         context: The context variables that it sees.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None], context: contextvars.Context
+        self,
+        call: Callable[..., object],
+        coroutine: Coroutine[Any, Any, None],
+        context: contextvars.Context,
     ) -> None:
-        self._loop = loop
+        self._call = call
         self._task: asyncio.Task[None] | None = None
         self._ended: Future[None] = Future()
-        loop.call_soon_threadsafe(self._begin, coroutine, context)
+        try:
+            call(self._begin, coroutine, context)
+        except DataFlowTerminated:
+            coroutine.close()  # one that is dropped would be reported as never awaited
+            raise
 
     def _begin(self, coroutine: Coroutine[Any, Any, None], context: contextvars.Context) -> None:
-        self._task = self._loop.create_task(coroutine, context=context)
+        self._task = asyncio.get_running_loop().create_task(coroutine, context=context)
         self._task.add_done_callback(lambda _: self._ended.set_result(None))
 
     def cancel(self) -> None:
         """Have it cancelled."""
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._cancel)
+        with suppress(DataFlowTerminated):  # the loop has ended, and the task with it
+            self._call(self._cancel)
 
     def _cancel(self) -> None:
         assert self._task is not None, "the loop calls `_begin` first"
@@ -252,9 +259,24 @@ class LoopUser:
                 "for itself. Iterate it in a function that the coroutine calls with asyncio.to_thread"
             )
 
+    def call(self, function: Callable[..., object], *args: Any) -> None:
+        """Have the loop call a function.
+
+        Raises:
+            DataFlowTerminated: Another thread has closed the flow meanwhile, and the loop has ended.
+        """
+        try:
+            self.loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            raise terminated(self.session.owner) from None
+
     def spawn(self, coroutine: Coroutine[Any, Any, None], context: contextvars.Context) -> LoopTask:
-        """Begin a task on the loop."""
-        return LoopTask(self.loop, coroutine, context)
+        """Begin a task on the loop.
+
+        Raises:
+            DataFlowTerminated: As for `call`.
+        """
+        return LoopTask(self.call, coroutine, context)
 
     def add(self, part: Stoppable) -> None:
         """Stop `part` when this is closed, unless it was dropped before."""
@@ -286,6 +308,7 @@ class LoopUser:
                 else:
                     self._holding.cancel()
                 self.finish(self._holding, "the context manager of setup")
+                self._holding = None  # which holds this, and so what setup has made, until garbage is collected
         finally:
             self._of_process.release()
 
@@ -372,7 +395,7 @@ class AsyncSteps:
             while True:
                 user.check()
                 reply: Future[Any] = Future()
-                user.loop.call_soon_threadsafe(self._request, reply)
+                user.call(self._request, reply)
                 while not (user.session.closed or wait_until_done(reply)):
                     pass
                 if user.session.closed:

@@ -12,12 +12,12 @@ import time
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from copy import copy
 from functools import partial
 from typing import Any, Final, TypeVar, overload
 
-from dataflow.errors import TimeoutError
+from dataflow.errors import DataFlowTerminated, TimeoutError
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co, T_in
 from dataflow.protocol.datapoint import HOLE, present
 from dataflow.protocol.event_loop import SLICE, LoopUser, loop_user, wait_until_done
@@ -384,7 +384,7 @@ class _Calls:
             # Before the call: the loop may run it at once, and clears this.
             self._is_waking = True
             assert self.user is not None, "begin() was called"
-            self.user.loop.call_soon_threadsafe(self._begin_waiting)
+            self.user.call(self._begin_waiting)
 
     def wait(self, seconds: float) -> None:
         """Wait until there is a result, or something else may have ended the wait."""
@@ -429,7 +429,8 @@ class _Calls:
         with self._changed:
             self._changed.notify_all()
         if user is not None and self._outstanding:
-            user.finish(user.spawn(self._cancel(), contextvars.Context()), f"calls of {name_of(self.func)}")
+            with suppress(DataFlowTerminated):  # the loop has ended, and the calls with it
+                user.finish(user.spawn(self._cancel(), contextvars.Context()), f"calls of {name_of(self.func)}")
 
     # -- the event loop ------------------------------------------------------------------------------------------------
 

@@ -9,12 +9,13 @@ from weakref import WeakSet
 
 import pytest
 
-from dataflow import DataFlowTerminated, DataFromAsyncIterable
+from dataflow import AsyncMapData, DataFlowTerminated, DataFromAsyncIterable, DataFromList
 from dataflow.protocol import event_loop
 from dataflow.protocol.event_loop import AsyncSteps, LoopUser, loop_user
 from dataflow.protocol.passes import RunningPass
 from dataflow.protocol.seeding import Stream
 from dataflow.system.session import Session
+from tests.support.interrupts import Tracer
 from tests.support.waits import LIMIT, wait_until
 
 
@@ -137,6 +138,62 @@ class Elements:
 
     async def aclose(self):
         raise ValueError("not now")
+
+
+async def three():
+    for k in range(3):
+        yield [k]
+
+
+async def same(dp):
+    return dp
+
+
+def iterable():
+    return DataFromAsyncIterable(three)
+
+
+def mapped():
+    return AsyncMapData(DataFromList([[0], [1], [2]], shuffle=False), same, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "file"),
+    [
+        (iterable, "sources/iterating.py"),
+        (mapped, "transforms/awaiting.py"),
+        pytest.param(iterable, "protocol/event_loop.py", marks=pytest.mark.full),
+        pytest.param(mapped, "protocol/event_loop.py", marks=pytest.mark.full),
+    ],
+)
+def test_another_thread_may_close_the_flow_at_any_line_of_a_loop(make, file):
+    """Then the loop is over, or the message says so, whether the event loop has ended by then or not."""
+    points = []
+
+    def run(reached):
+        df = make()
+        closing = threading.Thread(target=df.close)
+        try:
+            with Tracer(lambda point: reached(closing, point), file):
+                assert list(df) == [[0], [1], [2]]
+        except DataFlowTerminated:
+            pass
+        if closing.ident is not None:
+            closing.join(LIMIT)
+            assert not closing.is_alive()
+        with df:
+            assert list(df) == [[0], [1], [2]]
+
+    def close_at(chosen, closing, point):
+        if point == chosen:
+            closing.start()
+            closing.join(0.1)  # it may have to wait for a lock that this thread holds here
+        return point != chosen
+
+    run(lambda _, point: points.append(point) or True)
+    for chosen in points:
+        run(partial(close_at, chosen))
+    assert len(points) > 5
 
 
 def test_what_an_iterable_raises_as_it_is_closed_is_logged(user, caplog, monkeypatch):

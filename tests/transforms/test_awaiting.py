@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
+import gc
 import os
 import random
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from typing import ClassVar
 
 import numpy as np
@@ -592,6 +594,27 @@ def test_setup_is_left_when_the_flow_is_collected(events):
     next(iter(df))
     del df
     assert [event[0] for event in events] == ["enter", "leave"]
+
+
+def test_what_setup_has_made_is_freed_with_the_closed_flow():
+    made = []
+
+    class Noted(Client):
+        async def __aenter__(self):
+            made.append(weakref.ref(self))
+            return self
+
+        async def __aexit__(self, *_):
+            pass
+
+    df = AsyncMapData(numbers(), asks, setup=Noted)
+    gc.disable()
+    try:
+        assert list(df)
+        df.close()
+        assert [client() for client in made] == [None]
+    finally:
+        gc.enable()
 
 
 def test_each_node_has_its_own_value_on_one_loop(events):
