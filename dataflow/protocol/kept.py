@@ -271,7 +271,6 @@ def reading_ahead(df: Node, stream: Stream, name: str) -> tuple[Stream, Taken]:
     """
     ahead = state_of(df).continued
     before, taken = ahead.taken, Taken(stream)
-    ahead.taken = taken
     if before is None or before.stream != stream:
         ahead.has_left = False
     else:
@@ -283,6 +282,7 @@ def reading_ahead(df: Node, stream: Stream, name: str) -> tuple[Stream, Taken]:
             give(df, before.kept, to_workers_only=True)
     restore(df)
     taken.kept = kept_by(df)
+    ahead.taken = taken  # last: another thread may begin a pass, too, and looks at what was kept before this one
     if ahead.has_left and not stream.standalone:
         reason = (
             f"and one was left early, after {name} had read ahead: it is not known where. Iterate whole passes; or cut "

@@ -20,7 +20,8 @@ from dataflow import (
     ResumableData,
     seed,
 )
-from dataflow.protocol.kept import begin_anew, kept_by, restore
+from dataflow.protocol.kept import begin_anew, kept_by, reading_ahead, restore
+from dataflow.protocol.seeding import Stream
 from tests.protocol.keeping import (
     ABOVE,
     NUM,
@@ -167,6 +168,24 @@ def test_a_thread_of_another_flow_over_a_node_may_begin_anew_at_any_line(look):
     run(lambda point: points.append(point) or True)
     for chosen in points:
         run(lambda point, chosen=chosen: point != chosen or bool(begin_anew(df)))
+    assert len(points) > 10
+
+
+def test_another_thread_may_begin_to_read_ahead_at_any_line():
+    points = []
+    df = RepeatedData(Keeping(0, value, add), 1)
+
+    def begin():
+        return reading_ahead(df, Stream(1), "Runner")
+
+    def run(reached):
+        begin()
+        with Tracer(reached, "protocol/kept.py"):
+            begin()
+
+    run(lambda point: points.append(point) or True)
+    for chosen in points:
+        run(lambda point, chosen=chosen: point != chosen or not begin())
     assert len(points) > 10
 
 
