@@ -22,6 +22,7 @@ from dataflow.errors import NotReproducible
 from dataflow.protocol.passes import Node, UserCode, known_length, makes_passes_by_code, walk
 from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import Kept, Taken, state_of
+from dataflow.system.worker_info import place_words
 
 __all__ = [
     "KeptInWorker",
@@ -52,15 +53,15 @@ class KeptInWorker:
         self.seen: dict[str, Any] | None = None  # the attributes of the node here, as the worker's last pass began
 
 
-class _ByBoundaries:
-    """What is known of a node on the far side of one boundary to workers, of two, and so on.
+class _ByPlace:
+    """What is known of a node in each place that has a worker make its passes: in the main process, or in a worker.
 
     The threads of runners in each other have the same nodes. A pass of the inner runner that was abandoned may end
     while the outer one is given what its next pass begins with, and must not change that.
     """
 
     def __init__(self) -> None:
-        self.known: defaultdict[int, KeptInWorker] = defaultdict(KeptInWorker)
+        self.known: defaultdict[tuple[int, ...], KeptInWorker] = defaultdict(KeptInWorker)
 
 
 def own_nodes(ds: Node) -> list[Any]:
@@ -71,8 +72,7 @@ def own_nodes(ds: Node) -> list[Any]:
 def kept_by(ds: Node) -> list[dict[str, Any]]:
     """What each of the `own_nodes` keeps, by attribute: what has changed since the first pass of all, as JSON."""
     here = {id(df) for df in walk(ds)}
-    boundaries = _boundaries(ds)
-    return [_changes(df) if id(df) in here else _in_worker(df, boundaries[id(df)]).reported for df in own_nodes(ds)]
+    return [_changes(df) if id(df) in here else _in_worker(df).reported for df in own_nodes(ds)]
 
 
 def _changes(df: Node) -> dict[str, Any]:
@@ -81,20 +81,8 @@ def _changes(df: Node) -> dict[str, Any]:
     return changes(df)
 
 
-def _in_worker(df: Node, boundaries: int) -> KeptInWorker:
-    return state_of(df).part(_ByBoundaries).known[boundaries]
-
-
-def _boundaries(ds: Node) -> dict[int, int]:
-    """The number of boundaries to workers between `ds` and each of its nodes, by id."""
-    found: dict[int, int] = {}
-    waiting: list[Any] = [(ds, 0)]
-    while waiting:
-        node, num = waiting.pop()
-        if found.get(id(node), -1) < num:
-            found[id(node)] = num
-            waiting += [(df, num + node._df_remote_inputs) for df in node._df_inputs]
-    return found
+def _in_worker(df: Node) -> KeptInWorker:
+    return state_of(df).part(_ByPlace).known[place_words()]
 
 
 def report(parts: Sequence[KeptInWorker], kept: Sequence[dict[str, Any]]) -> None:
@@ -116,10 +104,9 @@ def give(ds: Node, kept: Sequence[dict[str, Any]], *, to_workers_only: bool = Fa
         for df in walk(ds, everywhere=True):
             state_of(df).continued.begin_again()
     here = {id(df) for df in walk(ds)}
-    boundaries = _boundaries(ds)
     for df, given in zip(own_nodes(ds), kept, strict=True):
         if id(df) not in here:
-            part = _in_worker(df, boundaries[id(df)])
+            part = _in_worker(df)
             part.reported, part.is_due = given, True
         elif not to_workers_only:
             state_of(df).part(Kept).given = given
@@ -133,8 +120,7 @@ def parts_of_workers(ds: Node, *, are_copies: bool) -> list[KeptInWorker]:
     passes and, as it resets them, even now.
     """
     nodes = own_nodes(ds)
-    boundaries = _boundaries(ds)
-    parts = [_in_worker(df, boundaries[id(df)] + 1) for df in nodes]  # one more: that of the runner
+    parts = [_in_worker(df) for df in nodes]
     if are_copies:
         for df, part in zip(nodes, parts, strict=True):
             from dataflow.protocol.kept_values import describe  # which few flows need
