@@ -14,9 +14,10 @@ from __future__ import annotations
 import logging
 import reprlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
+from weakref import ref
 
 from dataflow.errors import NotReproducible
 from dataflow.protocol.passes import Node, UserCode, known_length, makes_passes_by_code, walk
@@ -50,6 +51,7 @@ class KeptInWorker:
     def __init__(self) -> None:
         self.reported: dict[str, Any] = {}  # what has changed since the first pass, as of the last report
         self.is_due = False  # this did not come from the worker, which must not continue with what it has
+        self.runner: Callable[[], Any] = lambda: None  # a weak reference to the one whose worker makes the passes
         self.seen: dict[str, Any] | None = None  # the attributes of the node here, as the worker's last pass began
 
 
@@ -112,8 +114,10 @@ def give(ds: Node, kept: Sequence[dict[str, Any]], *, to_workers_only: bool = Fa
             state_of(df).part(Kept).given = given
 
 
-def parts_of_workers(ds: Node, *, are_copies: bool) -> list[KeptInWorker]:
-    """What is known of the `own_nodes` of `ds`, whose next pass a worker makes.
+def parts_of_workers(runner: Node, ds: Node, *, are_copies: bool) -> list[KeptInWorker]:
+    """What is known of the `own_nodes` of `ds`, whose next pass a worker of `runner` makes.
+
+    If a worker of another runner has made the last pass of a node, this one gets what the node keeps since.
 
     If the worker has copies of them, what the user has changed here since the last pass counts, not what the worker has
     reported: the runner starts another one, which gets it. A thread that has these nodes themselves changes them in its
@@ -121,6 +125,9 @@ def parts_of_workers(ds: Node, *, are_copies: bool) -> list[KeptInWorker]:
     """
     nodes = own_nodes(ds)
     parts = [_in_worker(df) for df in nodes]
+    for part in parts:
+        part.is_due = part.is_due or part.runner() is not runner
+        part.runner = ref(runner)
     if are_copies:
         for df, part in zip(nodes, parts, strict=True):
             from dataflow.protocol.kept_values import describe  # which few flows need

@@ -11,6 +11,7 @@ import pytest
 
 from dataflow import (
     CacheData,
+    ConcatData,
     DataFlow,
     DataFromGenerator,
     MapData,
@@ -46,6 +47,10 @@ pytestmark = pytest.mark.usefixtures("unseeded")
 
 def in_process(make, context="fork"):
     return MultiProcessRunnerZMQ(make(), 1, strict=True, context=context)
+
+
+def as_it_is(make):
+    return make()
 
 
 IN_PROCESSES = [
@@ -169,6 +174,26 @@ def test_a_thread_of_another_flow_over_a_node_may_begin_anew_at_any_line(look):
     for chosen in points:
         run(lambda point, chosen=chosen: point != chosen or bool(begin_anew(df)))
     assert len(points) > 10
+
+
+@pytest.mark.parametrize("above", [in_process, lambda make: in_process(lambda: in_thread(make))])
+def test_two_runners_over_one_node_continue_with_what_it_keeps(above):
+    def chain(first, second):
+        df = Keeping(0, value, add)
+        return ConcatData([first(lambda: df), second(lambda: df)])
+
+    expected = passes(chain(as_it_is, as_it_is), 3)
+    with chain(in_process, above) as df:
+        assert passes(df, 3) == expected
+    with ResumableData(chain(in_process, above)) as df:
+        assert passes(df, 1) == expected[:1]
+        state = saved(df)
+        assert passes(df, 2) == expected[1:]
+        df.load_state_dict(state)
+        assert passes(df, 2) == expected[1:]
+    with ResumableData(chain(in_process, above)) as df:
+        df.load_state_dict(state)
+        assert passes(df, 2) == expected[1:]
 
 
 def test_another_thread_may_begin_to_read_ahead_at_any_line():
