@@ -117,16 +117,15 @@ def give(ds: Node, kept: Sequence[dict[str, Any]], *, to_workers_only: bool = Fa
 def parts_of_workers(runner: Node, ds: Node, *, are_copies: bool) -> list[KeptInWorker]:
     """What is known of the `own_nodes` of `ds`, whose next pass a worker of `runner` makes.
 
-    If a worker of another runner has made the last pass of a node, this one gets what the node keeps since.
-
-    If the worker has copies of them, what the user has changed here since the last pass counts, not what the worker has
-    reported: the runner starts another one, which gets it. A thread that has these nodes themselves changes them in its
-    passes and, as it resets them, even now.
+    If the worker has copies of them, it gets what a node keeps since a worker of another runner made its last pass; and
+    what the user has changed here since the last pass counts, not what the worker has reported: the runner starts
+    another one, which gets it. A thread that has these nodes themselves changes them in its passes and, as it resets
+    them, even now.
     """
     nodes = own_nodes(ds)
     parts = [_in_worker(df) for df in nodes]
     for part in parts:
-        part.is_due = part.is_due or part.runner() is not runner
+        part.is_due = part.is_due or (are_copies and part.runner() is not runner)
         part.runner = ref(runner)
     if are_copies:
         for df, part in zip(nodes, parts, strict=True):

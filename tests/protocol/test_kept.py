@@ -1,6 +1,7 @@
 """What users' nodes keep from pass to pass goes to the process that resumes, and to the successor of a worker."""
 
 import functools
+import itertools
 import os
 import signal
 import threading
@@ -194,6 +195,15 @@ def test_two_runners_over_one_node_continue_with_what_it_keeps(above):
     with ResumableData(chain(in_process, above)) as df:
         df.load_state_dict(state)
         assert passes(df, 2) == expected[1:]
+
+
+@pytest.mark.parametrize(("first", "second"), [*itertools.product([in_process, in_thread], repeat=2)])
+def test_two_runners_over_one_node_get_what_the_user_changes_between_passes(first, second):
+    df = Keeping(0, value)
+    with first(lambda: df) as one, second(lambda: df) as other:
+        for epoch in range(3):
+            df.kept = epoch
+            assert passes(one, 1) == passes(other, 1) == [[("list", [k, epoch]) for k in range(NUM)]]
 
 
 def test_another_thread_may_begin_to_read_ahead_at_any_line():
