@@ -99,7 +99,7 @@ class Snapshot:
         shared: bool = False,
     ) -> None:
         self._entries: list[tuple[str, Any]] = []
-        self._deep = deep
+        self._deep, self._shared = deep, shared
         nodes = [*nodes]
         self._apart = {id(ds) for node in nodes for ds in (node, *node._df_inputs)}
         roots: list[tuple[str, Any]] = []
@@ -112,7 +112,10 @@ class Snapshot:
         code: list[tuple[str, Any]] = []
         compared: set[int] = set()
         for where, value in reached(roots, self._parts):
-            self._entries += [(where, value), *_size(where, value)]
+            self._entries.append((where, value))
+            if _is_handle(value) and not shared:
+                continue
+            self._entries += _size(where, value)
             if deep:
                 self._entries += _contents(where, value, shared=shared, sent=imported)
                 for there, tensor in _tensors(where, value):
@@ -144,6 +147,8 @@ class Snapshot:
     def _parts(self, where: str, value: Any) -> Iterable[tuple[str, Any]]:
         if isinstance(value, DataFlow):
             return () if id(value) in self._apart else _of_node(where, value)
+        if _is_handle(value) and not self._shared:
+            return ()
         if not self._deep and not isinstance(value, list | tuple | dict | type):
             return ()
         if isinstance(value, PurePath):  # it fills its slots as it is used
@@ -160,6 +165,12 @@ def _of_node(where: str, node: DataFlow) -> Iterator[tuple[str, Any]]:
     for name, value in node._df_deciding.items():
         if node._df_user_written or name[0] != "_":  # those of built-in nodes are tables that follow from the others
             yield f"{where}.{name}", value
+
+
+def _is_handle(value: Any) -> bool:
+    """Whether it only leads to what processes share: its own attributes change as it is used, as a thread sends."""
+    classes = (("multiprocessing.queues", "Queue"), ("multiprocessing.managers", "BaseProxy"))
+    return any(isinstance(value, loaded_class(*where)) for where in classes)
 
 
 def _size(where: str, value: Any) -> Iterator[tuple[str, Any]]:

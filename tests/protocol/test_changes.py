@@ -859,6 +859,30 @@ def test_workers_of_any_start_method_share_memory_of_multiprocessing(method):
         assert state_of(df).resource is before
 
 
+@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue"])
+def test_a_queue_that_the_program_fills_is_no_change(kind):
+    queue = getattr(multiprocessing.get_context("fork"), kind)()
+    df = MapData(source(2), functools.partial(tens_of, counter=queue))
+    before = Snapshot([df])
+    queue.put(1)  # starts a thread, which takes it from the buffer
+    assert before.difference(Snapshot([df])) is None
+    queue._buffer.append(2)  # as if the thread had not come to it yet
+    assert before.difference(Snapshot([df])) is None
+    queue._buffer.clear()
+    queue.close()
+    queue.join_thread()
+
+
+def test_what_a_manager_holds_is_no_change_for_workers_but_for_a_file():
+    with multiprocessing.get_context("fork").Manager() as manager:
+        held = manager.list()
+        df = MapData(source(2), functools.partial(tens_of, counter=held))
+        for_workers, for_a_file = Snapshot([df]), Snapshot([df], shared=True)
+        held.append(1)
+        assert for_workers.difference(Snapshot([df])) is None
+        assert "len of" in for_a_file.difference(Snapshot([df], shared=True))
+
+
 def train(weight):
     with importlib.import_module("torch").no_grad():
         weight += 1

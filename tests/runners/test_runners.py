@@ -286,7 +286,8 @@ class FromQueue(DataFlow):
 def test_a_flow_may_hold_a_queue_of_multiprocessing(method):
     queue = multiprocessing.get_context(method).Queue()
     with runner(("process", method), lambda: FromQueue(queue)) as df:
-        for k in range(3):
+        df.reset_state()
+        for k in range(3):  # after the start, which is no reason for another one
             queue.put(k)
         assert list(islice(df, 3)) == [[0], [1], [2]]
     queue.close()
