@@ -21,7 +21,7 @@ from typing import Any, Final
 from dataflow.observe.frame_owners import FrameOwners, sleep_until_interrupting
 from dataflow.protocol.passes import walk
 from dataflow.protocol.state import state_of
-from dataflow.system.thread_frames import current_frames
+from dataflow.system.thread_frames import stack_of
 
 __all__ = ["ConsumerSampler", "consumer_shares"]
 
@@ -140,10 +140,9 @@ class ConsumerSampler:
             sleep_until_interrupting(_SHORTEST, _LONGEST)
             with self._lock:
                 consumer = self._consumer()
-            frame = None if consumer is None else current_frames().get(consumer)
-            if frame is not None:
-                self._count(frame)
-                del frame  # it would keep the consumer's datapoints alive while this thread sleeps
+            # No variable for the stack: it would keep the consumer's datapoints alive while this thread sleeps.
+            if consumer is not None:
+                self._count(stack_of(consumer, _MAX_FRAMES))
 
     def _consumer(self) -> int | None:
         """The thread that iterates the flow, if one does. Under the lock."""
@@ -163,11 +162,9 @@ class ConsumerSampler:
         found = (metrics.consumer for metrics in all_metrics if metrics is not None)
         return next((thread for thread in found if thread is not None), None)
 
-    def _count(self, frame: FrameType | None) -> None:
-        stack: list[FrameType] = []
-        while frame is not None and len(stack) < _MAX_FRAMES:
-            stack.append(frame)
-            frame = frame.f_back
+    def _count(self, stack: list[FrameType]) -> None:
+        if not stack:
+            return  # the thread has ended
         node = self._owners.innermost(stack)
         self._num += 1
         if node is not None:

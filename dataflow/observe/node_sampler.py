@@ -90,24 +90,22 @@ class NodeSampler:
         return next((n for below, n in _TICKS_PER_SAMPLE if self._num_ticks < below), _MAX_TICKS_PER_SAMPLE)
 
     def _sample(self) -> None:
-        from dataflow.system.thread_frames import current_frames  # which the consumer does not need
+        from dataflow.system.thread_frames import stack_of  # which the consumer does not need
 
         sleep_until_interrupting(0.0, self._spread)
         # The user's switch interval holds again, so the worker hardly runs on while its stack is read.
-        frame = current_frames().get(self._thread)
-        if frame is not None and self._counters.state == WorkerActivity.BUSY:  # not if it began to wait meanwhile
-            self._count(frame)
+        stack = stack_of(self._thread, _MAX_FRAMES)
+        if stack and self._counters.state == WorkerActivity.BUSY:  # not if it began to wait meanwhile
+            self._count(stack)
 
-    def _count(self, innermost: FrameType) -> None:
-        file = innermost.f_code.co_filename
+    def _count(self, stack: list[FrameType]) -> None:
+        files = [frame.f_code.co_filename for frame in stack]
+        file = files[0]
         if file == _CREDIT:
             return  # it has given way to another process
-        stack: list[FrameType] = []
-        frame: FrameType | None = innermost
-        while frame is not None and frame.f_code.co_filename != _SENDER and len(stack) < _MAX_FRAMES:
-            stack.append(frame)
-            frame = frame.f_back
-        in_sender = frame is not None and frame.f_code.co_filename == _SENDER
+        in_sender = _SENDER in files
+        if in_sender:
+            del stack[files.index(_SENDER) :]
         node = self._owners.innermost(stack)
         if node is not None:
             self._counters.sample_node(node)

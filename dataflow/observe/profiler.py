@@ -31,7 +31,7 @@ from dataflow.protocol.datapoint import HOLE
 from dataflow.protocol.parameters import seconds as checked_seconds
 from dataflow.protocol.passes import copy_chain, fill_files, open_flow, passes_on, root_stream, walk
 from dataflow.system.machine import available_cores, processor_times
-from dataflow.system.thread_frames import current_frames
+from dataflow.system.thread_frames import stack_of
 from dataflow.system.worker_process import keep_freed_memory
 from dataflow.transforms.mapping import MapData, MapDataComponent
 from dataflow.transport.codec import ArrayCodec
@@ -331,7 +331,7 @@ class _Meter:
                 vars(node)[name] = partial(self._steps, getattr(node, name), seen)
 
     def _steps(self, begin: Callable[..., Iterator[Any]], seen: _Seen, *args: Any) -> Iterator[Any]:
-        is_outermost = self._at_work(sys._getframe(1)) is not seen  # a pass may read the same node by index
+        is_outermost = self._at_work(_outward(sys._getframe(1))) is not seen  # a pass may read the same node by index
         frame = id(sys._getframe())
         self._frames[frame] = seen
         samples = seen.samples
@@ -365,16 +365,20 @@ class _Meter:
     def _sample(self, thread: int, interval: float, ended: threading.Event) -> None:
         while not ended.is_set():
             sleep_until_interrupting(0.5 * interval, 1.5 * interval)
-            seen = self._at_work(current_frames().get(thread))
+            seen = self._at_work(stack_of(thread))
             if seen is not None:
                 seen.times += 1
 
-    def _at_work(self, frame: FrameType | None) -> _Seen | None:
+    def _at_work(self, stack: Iterable[FrameType]) -> _Seen | None:
         """The node that makes its steps in the nearest of these frames, from the inside; None if none does."""
-        seen = None
-        while frame is not None and (seen := self._frames.get(id(frame))) is None:
-            frame = frame.f_back
-        return seen
+        return next((seen for frame in stack if (seen := self._frames.get(id(frame))) is not None), None)
+
+
+def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame of this thread, and those around it."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def size_of(value: Any, levels: int = 4) -> int:

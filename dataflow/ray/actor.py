@@ -33,7 +33,7 @@ from dataflow.ray.object_store_codec import ObjectStoreDecoder
 from dataflow.runners.item_watch import ItemWatch
 from dataflow.runners.worker_main import WorkerSpec
 from dataflow.system.pickling import loads
-from dataflow.system.thread_frames import current_frames
+from dataflow.system.thread_frames import stack_of
 from dataflow.system.worker_info import entering
 from dataflow.system.worker_process import keep_freed_memory, seed_globals
 from dataflow.transport.current_item import position_in
@@ -296,12 +296,12 @@ class WorkerActor:
 
 def _stacks(worker_thread: int) -> str:
     """The stacks of the worker's thread, and of those that have Python code to run beside it, as text."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    frames = current_frames()
+    names = {thread.ident: thread.name for thread in threading.enumerate() if thread.ident is not None}
     others = [ident for ident in names if ident not in {worker_thread, threading.get_ident()}]
     parts = []
     for ident in (worker_thread, *others):
-        if ident in frames:
-            stack = "".join(traceback.format_stack(frames[ident]))
+        frames = reversed(stack_of(ident))
+        stack = "".join(traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames).format())
+        if stack:
             parts.append(f"Thread {names.get(ident, ident)} (most recent call last):\n{stack}")
     return "\n".join(parts)

@@ -202,12 +202,9 @@ def _send(signums: tuple[int, ...], finaliser: CodeType) -> None:
 
 
 def _is_running(code: CodeType, thread: int) -> bool:
-    from dataflow.system.thread_frames import current_frames  # which few signals need
+    from dataflow.system.thread_frames import stack_of  # which few signals need
 
-    frame = current_frames().get(thread)
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return frame is not None
+    return any(frame.f_code is code for frame in stack_of(thread))
 
 
 def _restore() -> None:
