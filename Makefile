@@ -16,7 +16,7 @@ INSTALLED := $(VENV)/.installed-
 .DELETE_ON_ERROR:
 # Two installations into one environment must not overlap, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help demo quick test test-full test-all test-frameworks test-browser mutants fuzz coverage check ci format docs screens dist bench bench-all clean
+.PHONY: help demo quick test test-slow test-full test-all test-frameworks test-browser mutants fuzz coverage check ci format docs screens dist bench bench-all clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,18 +27,21 @@ demo: $(INSTALLED)examples ## train a small network on real handwritten digits, 
 quick: $(INSTALLED)quick ## run the tests of one package (ROOM=transforms), or the essential ones of all, in a few minutes
 	$(RUN) -m tests.essential $(ROOM) -- $(PYTEST_ARGS)
 
-test: $(INSTALLED)test ## run the quick suite: tests, doctests, code in the documents
-	$(RUN) -m tests $(PYTEST_ARGS)
+test: $(INSTALLED)test ## run the quick suite in five minutes: tests, doctests, code in the documents
+	$(RUN) -m tests -m "not slow and not full" $(PYTEST_ARGS)
+
+test-slow: $(INSTALLED)test ## run what is left out of it because it takes long (tests/slow.txt)
+	$(RUN) -m tests -m "slow and not full" $(PYTEST_ARGS)
 
 test-full: $(INSTALLED)test ## run everything, the whole products of cases included
 	$(RUN) -m tests -m "full or not full" $(PYTEST_ARGS)
 
-test-all: ## run the quick suite on each of Python 3.11 to 3.15 that is found
+test-all: ## run `make test test-slow` on each of Python 3.11 to 3.15 that is found
 	@ran=; failed=; missing=; \
 	for version in $(PYTHONS); do \
 		if python$$version -c "" 2>/dev/null; then \
 			echo "== Python $$version"; ran="$$ran $$version"; \
-			$(MAKE) --no-print-directory test PYTHON=python$$version VENV=.venv-$$version || failed="$$failed $$version"; \
+			$(MAKE) --no-print-directory test test-slow PYTHON=python$$version VENV=.venv-$$version || failed="$$failed $$version"; \
 		else \
 			missing="$$missing $$version"; \
 		fi; \
@@ -58,7 +61,7 @@ mutants: $(INSTALLED)quick $(INSTALLED)mutants ## change the pure modules in sma
 fuzz: $(INSTALLED)quick $(INSTALLED)fuzz ## give each parser of foreign bytes ten seconds of bytes that nobody has written
 	$(RUN) -m tests.fuzz $(FUZZ_ARGS)
 
-coverage: $(INSTALLED)test $(INSTALLED)coverage ## run the quick suite, and list the branches that it does not reach, in workers too
+coverage: $(INSTALLED)test $(INSTALLED)coverage ## run what `make ci` runs, and list the branches that it does not reach, in workers too
 	$(RUN) -m coverage erase
 	-$(RUN) -m coverage run -m tests $(PYTEST_ARGS)  # a few tests notice that they are measured, and fail
 	$(RUN) -m coverage combine --quiet
@@ -72,7 +75,7 @@ check: $(INSTALLED)check $(INSTALLED)docs ## lint, formatting, types, documents
 	$(RUN) -m mkdocs build --strict
 	$(RUN) -c "import yaml; yaml.safe_load(open('.github/workflows/ci.yml'))"
 
-ci: check test ## what has to pass before a change is merged
+ci: check test test-slow ## what has to pass before a change is merged
 
 format: $(INSTALLED)check ## format the code and apply automatic fixes of the linter
 	$(RUN) -m ruff format .

@@ -4,6 +4,7 @@ import doctest
 import importlib.util
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import numpy as np
@@ -33,6 +34,8 @@ hypothesis.settings.register_profile(  # for `make mutants`, which runs each tes
 
 collect_ignore = ["tests/fuzz.py", "tests/mutants.py"]  # need atheris, mutmut
 
+SLOW = frozenset(Path(__file__).with_name("tests").joinpath("slow.txt").read_text("utf-8").splitlines())
+
 
 def pytest_configure(config: pytest.Config) -> None:
     is_full = "full" in config.getoption("markexpr").replace("not full", "")
@@ -40,6 +43,13 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis.settings.load_profile("full")
     if sys.version_info >= (3, 15):  # where a fork counts the thread of pytest that watches over `faulthandler_timeout`
         config.addinivalue_line("filterwarnings", r"ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is marked
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid in SLOW:
+            item.add_marker("slow")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,39 +12,36 @@ import tempfile
 from collections.abc import Sequence
 from typing import IO
 
-INTERRUPTS = "tests/promises/test_ctrl_c_is_safe.py"
-TRANSFORMS = "tests/transforms"
-CHAINS = "tests/promises/test_chains_yield_the_same.py"
-ENDS = (
-    "tests/promises/test_faults_of_maps_reach_the_loop.py",
-    "tests/promises/test_faults_reach_the_loop.py",
-    "tests/promises/test_items_that_end_workers.py",
+# These take equally long, with what is left as the fourth. Each has much that waits, and much that computes.
+PARTS = (
+    ("tests/runners", "tests/remote", "tests/system"),
+    ("tests/promises", "tests/compat"),
+    ("tests/transforms", "tests/transport", "tests/ray", "tests/observe"),
 )
+INTERRUPTS = "tests/promises/test_ctrl_c_is_safe.py"
 # In full, these take longest, most of it waiting: several at a time.
 IN_FULL = (
     *(
         (INTERRUPTS, "-k", words)
         for words in ("every_line and map", "every_line and not map", "refuses", "not every_line and not refuses")
     ),
-    (TRANSFORMS, CHAINS),
-    ENDS,
+    ("tests/transforms", "tests/promises/test_chains_yield_the_same.py"),
+    (
+        "tests/promises/test_faults_of_maps_reach_the_loop.py",
+        "tests/promises/test_faults_reach_the_loop.py",
+        "tests/promises/test_items_that_end_workers.py",
+    ),
 )
-# The first and the last of these wait most: for Ray, and for the ends of processes. What else is in which part makes
-# all of them take equally long.
-WAITING = ("tests/ray", "tests/compat", "tests/remote", "tests/promises/test_workers_end_with_the_program.py")
-OTHER = (
-    "tests/promises/test_arrays_are_yours.py",
-    "tests/promises/test_remote_passes_are_complete.py",
-    "tests/promises/test_strangers_execute_nothing.py",
-    *ENDS,
-    "tests/system",
-    "tests/transport",
-    TRANSFORMS,
-    CHAINS,
-)
-RUNNERS = ("tests/runners", "tests/promises")
-RUNNERS += tuple(f"--ignore={place}" for place in (*OTHER, *WAITING))
-REST = ("tests", "dataflow", *(f"--ignore={place}" for place in (*RUNNERS[:2], *OTHER, *WAITING)))
+
+
+def parts_of(arguments: Sequence[str]) -> list[tuple[str, ...]]:
+    in_full = "full or not full" in arguments and "-k" not in arguments
+    own = {place for part in IN_FULL for place in part if place.startswith("tests/")} if in_full else set()
+    parts = [tuple(place for place in part if place not in own) for part in PARTS]
+    others = [place for part in PARTS for place in part]
+    parts.append(("tests", "dataflow", *(f"--ignore={place}" for place in others)))
+    ignored = [f"--ignore={place}" for place in sorted(own) if place not in others]
+    return [(*part, *ignored) for part in parts] + (list(IN_FULL) if in_full else [])
 
 
 def run_parts(parts: Sequence[Sequence[str]], arguments: Sequence[str]) -> int:
@@ -78,13 +75,4 @@ def start(arguments: Sequence[str], output: IO[bytes] | None) -> subprocess.Pope
 if __name__ == "__main__":
     for folder in ("dataflow", "tests/support"):
         compileall.compile_dir(folder, quiet=2)
-    given = sys.argv[1:]
-    in_full = any("full" in argument for argument in given) and "-k" not in given
-    parts = [RUNNERS, OTHER, REST, WAITING]
-    if in_full:
-        parts[:2] = [
-            (*RUNNERS, f"--ignore={INTERRUPTS}"),
-            tuple(k for k in OTHER if k not in {*ENDS, TRANSFORMS, CHAINS}),
-        ]
-        parts += IN_FULL
-    sys.exit(run_parts(parts, given))
+    sys.exit(run_parts(parts_of(sys.argv[1:]), sys.argv[1:]))

@@ -1,7 +1,7 @@
 """Run what a change is likely to break, in a minute: ``python -m tests.essential [ROOM] [-- arguments of pytest]``.
 
 Without a room, the files listed here. With one, all tests and doctests of that room, or of that module. What is slow,
-starts a Ray cluster or belongs to a whole product of cases is left out of both; `make test` has it.
+starts a Ray cluster or belongs to a whole product of cases is left out of both; `make ci` and `make test-full` have it.
 """
 
 import sys

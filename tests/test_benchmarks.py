@@ -534,7 +534,6 @@ def test_large_figures_of_a_table_have_no_exponent():
 NEEDED = {"notebook": ["cv2", "nbclient", "ipykernel"], "list": ["torch"], "threads": [], "http": ["aiohttp", "fsspec"]}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "num"),
     [
@@ -600,7 +599,6 @@ def test_a_row_of_sources_meets_its_target_by_ratio():
     assert "| b | 100 | 79 | 0.79 | ≥ 0.8: **missed** |" in sources.table(rows)
 
 
-@pytest.mark.slow
 @pytest.mark.full
 def test_imports_are_timed_above_an_interpreter_that_only_starts():
     times = imports.measure(runs=1)
@@ -611,7 +609,6 @@ def test_imports_are_timed_above_an_interpreter_that_only_starts():
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="the system does not tell")
 def test_an_idle_worker_has_private_pages_and_a_part_of_those_that_it_shares():
     proportional, private = memory.idle(2, "fork")
@@ -625,7 +622,6 @@ def test_starts_are_medians_beside_those_of_fork():
     assert rows[-1].endswith("| spawn | 500 (5.0×) | 300 (1.5×) | 100 (0.2×) |")
 
 
-@pytest.mark.slow
 @pytest.mark.full
 def test_starts_are_measured_for_every_method():
     found = starts.measure(1)

@@ -17,7 +17,6 @@ import pytest
 import dataflow
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.filterwarnings(  # webdataset leaves files open
         "ignore:unclosed file:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
     ),

@@ -116,7 +116,6 @@ def pages_with(is_wanted) -> list[object]:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", pages_with(lambda block: block.is_run))
 def test_the_code_of_a_page_runs(page, tmp_path, forking):
     blocks = blocks_of(page.read_text("utf-8"))

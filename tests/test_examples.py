@@ -75,7 +75,6 @@ def assert_ended_quietly(run: subprocess.CompletedProcess[str]) -> None:
 
 
 @needs_digits
-@pytest.mark.slow
 @full
 def test_digits_learns_as_make_demo_runs_it() -> None:
     run = run_example("digits.py", "--seeds", "1")
@@ -86,7 +85,6 @@ def test_digits_learns_as_make_demo_runs_it() -> None:
 
 
 @needs_digits
-@pytest.mark.slow
 @pytest.mark.parametrize("runner", ["zmq", *(pytest.param(name, marks=full) for name in ("thread", "process", "none"))])
 def test_digits_learns_with_every_runner(runner: str) -> None:
     run = run_example("digits.py", "--runner", runner, "--seeds", "1", "--epochs", "10")
@@ -96,14 +94,12 @@ def test_digits_learns_with_every_runner(runner: str) -> None:
 
 
 @needs_digits
-@pytest.mark.slow
 def test_digits_fails_if_the_network_has_not_learnt_enough(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_here("digits", "--runner", "none", "--seeds", "1", "--epochs", "1") == 1
     assert read_percentage("median", capsys.readouterr().out) < 0.96
 
 
 @needs_digits
-@pytest.mark.slow  # the first import of scikit-learn
 def test_digits_are_split_the_same_way_every_time_and_none_is_in_both_parts() -> None:
     digits = load_example("digits")
     training, held_back = digits.load_digits()
@@ -145,7 +141,6 @@ def test_the_gradients_of_the_network_agree_with_finite_differences() -> None:
 
 
 @needs_photos
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("runner", "num_images"),
     [
@@ -170,7 +165,6 @@ def test_photos_saves_a_contact_sheet(runner: str, num_images: int, tmp_path: Pa
 
 
 @needs_photos
-@pytest.mark.slow
 @pytest.mark.parametrize("via", ["map", pytest.param("threads", marks=full)])
 def test_photos_are_cropped_by_a_parallel_map(via: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_here("photos", "--via", via, "--images", "50", "--out", str(tmp_path / "sheet.png")) == 0
@@ -180,7 +174,6 @@ def test_photos_are_cropped_by_a_parallel_map(via: str, tmp_path: Path, capsys: 
 
 
 @needs_photos
-@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("lmdb") is None, reason="needs lmdb")
 @pytest.mark.parametrize("runner", ["zmq", pytest.param("thread", marks=full)])
 def test_photos_keeps_what_is_decoded_and_reads_it_back(
@@ -207,7 +200,6 @@ def test_photos_names_a_file_that_is_not_an_image(tmp_path: Path) -> None:
 
 
 @needs_digits
-@pytest.mark.slow
 def test_feed_counts_every_image_of_every_pass_once() -> None:
     run = run_example("feed.py", "--epochs", "4")
     assert_ended_quietly(run)
@@ -223,7 +215,6 @@ def test_feed_reports_a_killed_sender() -> None:
     assert re.search(r"lost     \d+ of 719 datapoints received, reported after [\d.]+ s", run.stdout)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["2", pytest.param("0", marks=full)])
 def test_sound_tells_kinds_of_sounds_apart(workers: str) -> None:
     run = run_example("sound.py", "--workers", workers, "--epochs", "1")
@@ -261,14 +252,12 @@ def test_sound_names_a_file_that_is_not_a_recording(content: str, tmp_path: Path
 
 @needs_digits
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
-@pytest.mark.slow
 def test_train_torch_learns() -> None:
     run = run_example("train_torch.py", "--epochs", "12")
     assert_ended_quietly(run)
     assert read_percentage("accuracy", run.stdout) >= 0.96
 
 
-@pytest.mark.slow
 def test_text_learns_from_padded_batches() -> None:
     run = run_example("text.py", "--epochs", "3")
     assert_ended_quietly(run)

@@ -109,13 +109,11 @@ def test_a_table_of_arrays_needs_no_other_package():
     assert packages(loaded).isdisjoint(HEAVY - {"multiprocessing"})
 
 
-@pytest.mark.slow
 def test_a_runner_without_sockets_loads_no_zmq():
     names = ["MultiProcessRunner", "MultiThreadRunner", "MultiProcessMapData", "SharedQ"]
     assert packages(loaded_by(f"from dataflow import {', '.join(names)}")).isdisjoint(HEAVY - {"multiprocessing"})
 
 
-@pytest.mark.slow
 def test_a_runner_loads_no_more_of_the_reports_than_their_figures():
     loaded = ours(loaded_by("import dataflow; dataflow.MultiProcessRunnerZMQ; dataflow.RemoteDataZMQ"))
     reports = {"figures", "gathering", "report_page", "report_text", "tracing", "verdict"}
@@ -128,7 +126,6 @@ def test_the_runners_load_few_modules():
     assert len(loaded - rooms) <= 52, sorted(loaded - rooms)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("channel", "needed"),
     [
@@ -200,7 +197,6 @@ def test_classes_are_pickled_by_the_module_that_defines_them():
 
 
 @pytest.mark.full
-@pytest.mark.slow
 def test_a_type_checker_knows_every_name_and_no_other():
     api = pytest.importorskip("mypy.api")
     names = sorted({*dataflow.__all__, *NOT_IN_ALL})
@@ -247,7 +243,6 @@ except (TimeoutError, dataflow.TimeoutError):
 
 
 @pytest.mark.full
-@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")
 def test_a_strictly_checked_program_may_use_them(tmp_path):
     program = tmp_path / "program.py"

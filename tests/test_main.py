@@ -110,7 +110,6 @@ def test_a_sent_flow_is_counted(module, capsys):
     assert codes == [0] and ": 20 datapoints taken" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_a_flow_is_sent_from_the_command_line_with_keys(module, tmp_path):
     subprocess.run(
         [sys.executable, "-m", "dataflow", "keys", tmp_path / "k"], cwd=ROOT, check=True, capture_output=True

@@ -77,7 +77,6 @@ def run_cells(cells, method, folder):
     return json.loads(done.stdout)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.full)])
 def test_the_tour_has_the_outputs_that_it_shows(method, tmp_path):
     cells = code_cells()
@@ -95,7 +94,6 @@ def test_the_tour_is_a_valid_notebook_with_outputs():
     assert sum(bool(cell["outputs"]) for cell in code_cells()) == len(code_cells())
 
 
-@pytest.mark.slow
 def test_the_tour_runs_in_a_kernel(tmp_path, monkeypatch):
     pytest.importorskip("ipykernel")
     nbclient = pytest.importorskip("nbclient")
@@ -126,7 +124,6 @@ print(nbformat.writes(notebook))
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.full)])
 def test_the_page_about_notebooks_runs_as_a_notebook(method, tmp_path):
     cells = BLOCK.findall(PAGE.read_text("utf-8"))
@@ -163,7 +160,6 @@ watcher.join()
 ]
 
 
-@pytest.mark.slow
 def test_figures_and_reports_work_in_cells(tmp_path):
     outputs = run_cells(REPORTS, "fork", tmp_path)
     assert [printed for printed, _ in outputs] == ["", "node ()\n", "", "40\n", "40 report.html\n"]

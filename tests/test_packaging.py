@@ -123,7 +123,6 @@ def check_it_works(python, tmp_path):
 
 
 @builds
-@pytest.mark.slow
 def test_the_archive_has_what_a_build_needs(archive):
     with tarfile.open(archive) as file:
         names = {name.partition("/")[2] for name in file.getnames()}
@@ -132,7 +131,6 @@ def test_the_archive_has_what_a_build_needs(archive):
 
 
 @builds
-@pytest.mark.slow
 def test_the_wheel_has_every_module_and_no_test(wheel):
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
@@ -150,14 +148,12 @@ def test_the_wheel_has_every_module_and_no_test(wheel):
 
 
 @builds
-@pytest.mark.slow
 @pytest.mark.full
 def test_the_wheel_works_outside_of_the_checkout(installed, tmp_path):
     check_it_works(installed, tmp_path)
 
 
 @builds
-@pytest.mark.slow
 @pytest.mark.full
 def test_the_wheel_works_with_nothing_but_what_it_asks_for(wheel, tmp_path):
     """Fetches the dependencies, so it needs a package registry."""

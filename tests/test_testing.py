@@ -427,7 +427,6 @@ def test_a_broken_node_is_found(wrap, message):
         check_node(lambda: wrap(numbers()), start_methods=[])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("wrap", "method", "message"), BROKEN_IN_PROCESSES.values(), ids=BROKEN_IN_PROCESSES)
 def test_a_node_that_is_broken_in_processes_is_found(wrap, method, message):
     with pytest.raises(AssertionError, match=message):
@@ -473,7 +472,6 @@ def test_a_length_that_is_wrong_by_one_is_found_where_no_more_is_looked_at(lengt
         check_node(lambda: Wrong(numbers()), start_methods=[], num=length)
 
 
-@pytest.mark.slow
 def test_all_start_methods_are_tried_and_the_seed_stays():
     with seeded(5):
         check_node(lambda: Own(ShuffleData(numbers())))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import essential
+from tests import costs, essential
 
 ROOT = Path(__file__).parents[1]
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
@@ -32,7 +32,8 @@ def test_every_target_is_listed_by_make_help():
 def test_what_is_required_of_a_change_is_one_target():
     assert "make ci" in (ROOT / ".ci" / "run").read_text("utf-8")
     dry = subprocess.run(["make", "-n", "ci"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert "ruff check" in dry and "mypy --strict" in dry and "mkdocs build --strict" in dry and "-m tests" in dry
+    assert "ruff check" in dry and "mypy --strict" in dry and "mkdocs build --strict" in dry
+    assert '-m tests -m "not slow and not full"' in dry and '-m tests -m "slow and not full"' in dry
 
 
 def test_the_essential_tests_exist_and_a_room_is_found_by_its_name():
@@ -41,6 +42,24 @@ def test_the_essential_tests_exist_and_a_room_is_found_by_its_name():
     assert essential.paths_of("seeding") == ["tests/protocol/test_seeding.py", "dataflow/protocol/seeding.py"]
     with pytest.raises(SystemExit, match=r"no room 'kitchen'; there are .*transforms"):
         essential.paths_of("kitchen")
+
+
+def test_every_slow_test_exists():
+    names = costs.SLOW.read_text("utf-8").splitlines()
+    assert names == sorted(set(names))
+    for name in names:
+        path, *_, test = name.partition("[")[0].split("::")
+        is_doctest = "." in test
+        assert is_doctest or f"def {test}(" in (ROOT / path).read_text("utf-8"), name
+
+
+def test_of_a_test_with_several_cases_one_stays_quick(tmp_path):
+    logs = [tmp_path / "first.txt", tmp_path / "second.txt"]
+    logs[0].write_text("0.9 a::with_cases[thread]\n0.1 a::with_cases[zmq]\n1.5 a::alone\n0.3 a::two[1]\n")
+    logs[1].write_text("0.8 a::with_cases[thread]\n0.3 a::with_cases[zmq]\n0.9 a::alone\n0.2 a::two[2]\n")
+    assert costs.slow_ones(costs.measured(logs)) == ["a::two[1]", "a::with_cases[thread]"]
+    with_all = {"a::all[zmq]": 1.0, "a::all[fork]": 1.1, "a::alone": 2.0, "a::quick": 0.99}
+    assert costs.slow_ones(with_all) == ["a::all[fork]", "a::all[zmq]", "a::alone"]
 
 
 def test_the_essential_tests_need_nothing_heavy():
@@ -59,7 +78,6 @@ sys.exit(pytest.main(["--collect-only", "-q", "tests"]))
 """
 
 
-@pytest.mark.slow
 @pytest.mark.full
 def test_all_tests_are_collected_without_heavy_packages():
     command = [sys.executable, "-c", WITHOUT_HEAVY]

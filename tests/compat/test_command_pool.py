@@ -339,7 +339,6 @@ def test_shutdown_does_not_wait_for_what_nobody_wants():
             bg.get()
 
 
-@pytest.mark.slow
 def test_who_waits_uses_no_cpu(monkeypatch):
     """It counts how often it wakes up: seconds of CPU depend on the machine, and on what else it does."""
     waits = []

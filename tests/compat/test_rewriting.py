@@ -96,7 +96,6 @@ def ran(tmp_path_factory):
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [*PROGRAMS, *PORTS])
 def test_a_rewritten_program_runs(name, ran):
     for package in NEEDS.get(name, []):

@@ -110,7 +110,6 @@ def test_a_process_of_any_start_method_shares_the_memory(method, lock):
     assert SharedMem.shm2ndarray(handle).tolist() == [0, 2, 4, 6, 8, 10]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", [pytest.param(m, marks=() if m == "fork" else pytest.mark.full) for m in METHODS])
 def test_the_lock_excludes_other_processes_and_threads(method):
     handle = SharedMem.puthandle("i8", 2, lock=True)

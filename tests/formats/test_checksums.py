@@ -60,7 +60,6 @@ def pointers(content):
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("most", [20, pytest.param(500, marks=pytest.mark.full)])
 def test_a_page_that_leads_elsewhere_never_gives_another_datapoint(most, tmp_path):
     path = LMDB.saved(tmp_path, alike())

@@ -136,7 +136,6 @@ def test_an_unstarted_and_a_started_loader_can_be_pickled(form, path):
             next(iter(df))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "context"),
     [
@@ -383,7 +382,6 @@ print(peak)
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "mebibytes"),
     [

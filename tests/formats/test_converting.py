@@ -114,7 +114,6 @@ def test_what_does_not_fit_is_said_before_anything_is_left(form, tmp_path, capsy
     assert os.listdir(tmp_path) == ["file.lmdb"]
 
 
-@pytest.mark.slow
 def test_it_is_a_program(tmp_path):
     src = LMDB.saved(tmp_path, images(3))
     program = [sys.executable, "-m", "dataflow"]

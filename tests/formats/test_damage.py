@@ -67,7 +67,7 @@ def flips(begin, end, most):
     return [["flip", bit] for bit in (bits if len(bits) <= most else sorted(random.Random(end).sample(bits, most)))]
 
 
-MANY = [pytest.param(QUICK, marks=pytest.mark.slow), pytest.param(4000, marks=[pytest.mark.slow, pytest.mark.full])]
+MANY = [QUICK, pytest.param(4000, marks=pytest.mark.full)]
 
 
 @every_format
@@ -100,7 +100,6 @@ def test_an_npz_file_whose_description_cannot_be_found_is_damaged(most, tmp_path
     assert len(found) >= min(most, 400)
 
 
-@pytest.mark.slow
 @pytest.mark.full  # quick are those below that say where it is
 @every_format
 def test_a_flipped_bit_in_the_datapoints_is_always_reported(form, tmp_path):
@@ -109,7 +108,6 @@ def test_a_flipped_bit_in_the_datapoints_is_always_reported(form, tmp_path):
     assert_none(*verdicts_of(form, path, flips(begin, begin + 10_000, QUICK // 2)), "damaged")
 
 
-@pytest.mark.slow
 def test_a_bit_that_flips_unnoticed_on_the_disk_is_reported(tmp_path):
     path = TFRECORD.saved(tmp_path, datapoints())  # its index still fits, by size and time
     size = os.path.getsize(path)

@@ -145,7 +145,6 @@ def test_other_nodes_may_stand_above(chain, folder):
     assert data == [content(k) for k in numbers]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.full)])
 def test_workers_fetch_for_themselves(method, folder):
     with ParallelData(FetchData(paths(folder), cache=folder / "cache"), 2, context=method) as df:
@@ -195,7 +194,6 @@ def test_many_requests_run_at_a_time_and_files_come_in_order():
         assert server.most == 150
 
 
-@pytest.mark.slow
 @aiohttp_needed
 def test_files_are_the_same_after_resuming_with_another_number_of_workers():
     def answer(path, number):

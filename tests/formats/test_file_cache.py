@@ -326,12 +326,10 @@ def sizes_of(folder):
         return list(kept(folder).values())
 
 
-@pytest.mark.slow
 def test_killed_processes_leave_a_whole_cache(tmp_path):
     check_kills(tmp_path, 10, 4)
 
 
-@pytest.mark.slow
 @pytest.mark.full
 def test_two_hundred_killed_processes_leave_a_whole_cache(tmp_path):
     check_kills(tmp_path, 200, 4)

@@ -212,7 +212,6 @@ def kill_while_saving(form, path, seconds, *, again):
         program.wait()
 
 
-@pytest.mark.slow
 @two_formats
 @pytest.mark.parametrize("num", [1, pytest.param(50, marks=pytest.mark.full)])
 def test_a_killed_program_leaves_the_old_file_or_the_new_one(form, num, tmp_path):
@@ -278,7 +277,6 @@ except OSError as error:
 """
 
 
-@pytest.mark.slow
 @two_formats
 def test_a_file_that_may_not_grow_is_an_error_that_leaves_nothing_behind(form, tmp_path):
     path = form.saved(tmp_path, OLD)

@@ -147,7 +147,6 @@ def test_default_runners_and_endless_flows_go_on_in_one_process():
 
 
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True}], ids=["new workers", "the same workers"])
-@pytest.mark.slow
 def test_workers_share_each_pass_and_every_pass_has_another_order(options):
     with seeded(8):
         dataset = to_torch(shuffled())
@@ -163,7 +162,6 @@ def test_workers_share_each_pass_and_every_pass_has_another_order(options):
         assert passes[:3] == [labels(shuffled()[p * N : p * N + N]) for p in range(3)]
 
 
-@pytest.mark.slow
 def test_a_base_seed_that_is_drawn_again_does_not_repeat_the_pass():
     found = loader(to_torch(shuffled()), 2)
     passes = []
@@ -174,7 +172,6 @@ def test_a_base_seed_that_is_drawn_again_does_not_repeat_the_pass():
     assert len(set(map(tuple, passes))) == 3
 
 
-@pytest.mark.slow
 def test_workers_started_by_spawn_share_each_pass():
     with seeded(8):
         found = loader(to_torch(shuffled()), 1, multiprocessing_context="spawn")
@@ -182,7 +179,7 @@ def test_workers_started_by_spawn_share_each_pass():
 
 
 @pytest.mark.parametrize("source", [shuffled, generated])
-@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_ranks_share_each_pass(source, num_workers):
     with seeded(1):
         for p in range(2):
@@ -249,7 +246,6 @@ def test_the_rank_is_that_of_torch_distributed_or_of_the_environment(monkeypatch
     assert labels(sent) == [1, 3, 5], "where it is sent, torch.distributed may not be initialised"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [lambda ds: MultiProcessRunnerZMQ(ds, 2, strict=True), lambda ds: MultiThreadMapData(ds, 2, list, strict=True)],
@@ -263,7 +259,6 @@ def test_a_runner_within_workers_is_exact_and_warned_about_once(make, log):
     assert warning.startswith("Multi") and "2 workers of a DataLoader: num_workers=0 is enough" in warning
 
 
-@pytest.mark.slow
 def test_one_of_the_workers_says_that_each_makes_the_whole_pass(log):
     found = loader(to_torch(generated(), rank=0, world_size=2), 2, persistent_workers=True)
     for _ in range(2):
@@ -272,7 +267,6 @@ def test_one_of_the_workers_says_that_each_makes_the_whole_pass(log):
     assert "each of the 2 ranks makes the whole pass" in warning
 
 
-@pytest.mark.slow
 def test_ranks_share_the_work_of_a_strict_runner():
     with seeded(3):
         parts = []
@@ -285,7 +279,6 @@ def test_ranks_share_the_work_of_a_strict_runner():
         assert sorted(one + other) == list(range(N))
 
 
-@pytest.mark.slow
 def test_lambdas_are_sent_to_workers_started_by_spawn():
     dataset = to_torch(MapData(DataFromList([[0, 1], [0, 2]], shuffle=False), lambda dp: [0, dp[1] * 10]))
     assert labels(loader(dataset, 1, multiprocessing_context="spawn")) == [10, 20]
@@ -451,7 +444,6 @@ def test_a_job_continues_on_another_number_of_ranks(source, new):
 
 
 @OF_TORCHDATA
-@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("shard", ["to_torch", "drop", "keep", "repeat"])
 def test_the_steps_of_two_passes_do_not_depend_on_ranks_workers_and_tails(shard, num_workers):
@@ -524,7 +516,6 @@ except StateMismatch as error:
 
 
 @OF_TORCHDATA
-@pytest.mark.slow
 def test_stateful_data_loader_with_workers_refuses_a_state_of_another_number_of_ranks():
     pytest.importorskip("torchdata")
     command = [sys.executable, "-c", OF_OTHER_RANKS]  # nobody joins the workers of the refused loader
@@ -550,7 +541,6 @@ def flat(batches):
 
 
 @OF_TORCHDATA
-@pytest.mark.slow
 @pytest.mark.parametrize("make", FLOWS.values(), ids=FLOWS)
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize(
@@ -579,7 +569,6 @@ def test_stateful_data_loader_resumes(make, num_workers, stop):
 
 
 @OF_TORCHDATA
-@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_stateful_data_loader_continues_with_the_next_pass_after_a_complete_one(num_workers):
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
@@ -628,7 +617,7 @@ def drawing():
     return MapData(DataFromList([[k] for k in range(N)], shuffle=False), lambda dp: [dp[0], generator.random()])
 
 
-@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_generator_that_a_function_holds_is_refused_where_processes_share_a_pass(num_workers):
     dataset = to_torch(drawing(), rank=0, world_size=1 if num_workers else 2)
     with pytest.raises(Exception, match="draws random numbers from a generator that it holds") as caught:
@@ -655,7 +644,7 @@ def permuted():
     yield from ([k] for k in numbers)
 
 
-@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_source_that_draws_from_a_global_generator_is_refused_where_processes_share_a_pass(num_workers):
     dataset = to_torch(DataFromGenerator(permuted), rank=0, world_size=1 if num_workers else 2)
     with pytest.raises(Exception, match="the code of DataFromGenerator draws random numbers") as caught:
@@ -819,7 +808,6 @@ def pairs_of(steps):
     return [pair for numbers, drawn in steps for pair in zip(numbers, drawn, strict=True)]
 
 
-@pytest.mark.slow
 def test_two_ranks_with_two_workers_each_get_every_datapoint_of_a_pass_once(tmp_path):
     one, other = run_ranks(tmp_path)
     orders = []

@@ -162,7 +162,6 @@ CASES = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("order", "context", "num_workers", "persistent", "same_seed"), CASES)
 def test_every_loop_is_the_next_pass(order, context, num_workers, persistent, same_seed, passes):
     class Seeded(data.DataLoader):
@@ -177,7 +176,6 @@ def test_every_loop_is_the_next_pass(order, context, num_workers, persistent, sa
     order(found, other, dataset, passes)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("make", [make_flow, generated])
 def test_ranks_share_every_pass(make, context, monkeypatch):
@@ -192,7 +190,6 @@ def test_ranks_share_every_pass(make, context, monkeypatch):
         assert sorted(complete(ranks[0]) + complete(ranks[1])) == complete(flow)
 
 
-@pytest.mark.slow
 def test_two_data_sets_count_alone_and_may_be_in_one_loader(passes):
     one, two = to_torch(make_flow()), to_torch(make_flow())
     assert complete(loader(one, 2)) == passes[0]
@@ -203,7 +200,6 @@ def test_two_data_sets_count_alone_and_may_be_in_one_loader(passes):
     assert complete(loader(one, 1)) == passes[3] and complete(two) == passes[3]
 
 
-@pytest.mark.slow
 def test_loaders_of_two_threads_do_not_mix(passes):
     dataset = to_torch(make_flow())
     found = [None] * 4
@@ -227,7 +223,6 @@ class Wrapped(data.IterableDataset):
         yield from self.parts["a"][0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.full)])
 def test_a_data_set_within_another_is_found(context, passes):
     found = loader(Wrapped(to_torch(make_flow())), 1, context)
@@ -237,7 +232,6 @@ def test_a_data_set_within_another_is_found(context, passes):
 # -- what is no start of workers ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_forks_and_pickles_by_others_count_nothing(passes):
     dataset = to_torch(make_flow())
     found = loader(dataset, 2)
@@ -282,7 +276,6 @@ def read_in_process(dataset, queue):
     queue.put([complete(loader(dataset, 2)) for _ in range(2)])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.full)])
 def test_a_process_that_was_started_with_it_counts_from_there(context, passes):
     """As Lightning starts ranks."""
@@ -333,14 +326,12 @@ class Hidden(data.IterableDataset):
         yield from self.read()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", [Late, lambda: Hidden(to_torch(make_flow()))], ids=["made in the worker", "hidden"])
 def test_a_worker_without_a_number_is_refused(make):
     with pytest.raises(NotReproducible, match="the pass has no number"):
         list(loader(make(), 1))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_data_set_that_is_iterated_twice_in_a_pass_is_refused(persistent):
     dataset = to_torch(make_flow())
@@ -352,20 +343,17 @@ def peek(worker):
     next(iter(data.get_worker_info().dataset))
 
 
-@pytest.mark.slow
 def test_a_worker_init_fn_that_iterates_the_data_set_is_refused():
     with pytest.raises(NotReproducible, match="iterated the data set twice in one pass"):
         list(loader(to_torch(make_flow()), 1, worker_init_fn=peek))
 
 
-@pytest.mark.slow
 def test_without_the_iterator_of_torch_workers_raise(monkeypatch):
     monkeypatch.setattr(worker_groups, "_started", lambda: None)  # another torch, with other names
     with pytest.raises(NotReproducible, match="the pass has no number"):
         list(loader(to_torch(make_flow()), 1))
 
 
-@pytest.mark.slow
 def test_later_passes_that_are_not_counted_raise(monkeypatch):
     monkeypatch.setattr(worker_groups._Group, "begin", lambda group, p: None)
     found = loader(to_torch(make_flow()), 1, persistent_workers=True)
@@ -374,7 +362,6 @@ def test_later_passes_that_are_not_counted_raise(monkeypatch):
         list(found)
 
 
-@pytest.mark.slow
 def test_another_seed_after_persistent_workers_have_started_is_refused(passes):
     found = loader(to_torch(make_flow()), 1, persistent_workers=True)
     assert complete(found) == passes[0]
@@ -385,7 +372,6 @@ def test_another_seed_after_persistent_workers_have_started_is_refused(passes):
     assert complete(found) == passes[1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True])
 def test_passes_that_continue_are_refused_in_workers(persistent):
     found = loader(to_torch(RepeatedData(make_flow(), -1)), 1, persistent_workers=persistent)
@@ -394,7 +380,6 @@ def test_passes_that_continue_are_refused_in_workers(persistent):
         next(iter(found))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_workers", "options"),
     [
@@ -421,7 +406,6 @@ def test_passes_do_not_go_on_with_other_weights(num_workers, options):
         assert sorted(int(k) for (k,) in found) == [4, 5, 104, 105]  # a pass that raised counts, too
 
 
-@pytest.mark.slow
 def test_a_flow_that_changed_after_persistent_workers_have_started_is_refused(passes):
     flow = make_flow()
     found = loader(to_torch(flow), 1, persistent_workers=True)
@@ -443,7 +427,6 @@ class Epochs(DataFlow):
         self.epoch += 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True])
 def test_what_a_node_keeps_is_refused_in_the_later_passes_of_workers(persistent):
     dataset = to_torch(Epochs())
@@ -458,7 +441,6 @@ def test_what_a_node_keeps_is_refused_in_the_later_passes_of_workers(persistent)
     assert [complete(alone), complete(alone)] == [[(k, p) for k in range(3)] for p in range(2)]
 
 
-@pytest.mark.slow
 def test_what_a_node_keeps_is_seen_in_a_later_pass_if_the_first_was_left_early():
     found = loader(to_torch(Epochs()), 1)
     next(iter(found))
@@ -469,7 +451,6 @@ def test_what_a_node_keeps_is_seen_in_a_later_pass_if_the_first_was_left_early()
 # -- states ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_state_is_refused_while_workers_count(persistent, passes):
     dataset = to_torch(make_flow())
@@ -484,7 +465,6 @@ def test_a_state_is_refused_while_workers_count(persistent, passes):
     assert (state["pass"], state["offset"]) == (3, 2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.full)])
 def test_a_state_that_was_loaded_into_the_data_set_is_refused_in_workers(context, passes):
     dataset = to_torch(make_flow())
@@ -520,7 +500,6 @@ def test_a_seed_of_the_process_that_has_sent_the_data_set_is_compared():
 
 
 @OF_TORCHDATA
-@pytest.mark.slow
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("num_workers", [2, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 3))])
@@ -550,7 +529,6 @@ def test_workers_resume_with_and_without_persistent_workers(context, persistent,
 
 
 @OF_TORCHDATA
-@pytest.mark.slow
 def test_a_state_that_is_loaded_again_in_the_same_process_sets_the_count():
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
     found = loader(to_torch(make_flow()), 2, kind=stateful)

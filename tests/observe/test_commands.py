@@ -43,7 +43,6 @@ def slow(dp):
     return dp
 
 
-@pytest.mark.slow
 def test_report_has_the_shares_of_nodes_above_the_workers(capsys, module):
     module.make_flow = lambda: MapData(make_flow(), slow)
     assert main(["report", "feeding_of_a_test:make_flow", "--seconds", "3"]) == 0

@@ -107,7 +107,6 @@ def test_the_verdict_names_the_node_above_the_runner():
     assert "MapData(func=slow) takes" in df.report()  # after it was closed
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a map above threads", "below a map of processes"])
 def test_figures_of_a_closed_flow_are_no_less_than_before_and_closing_does_not_count(name, monkeypatch):
     stop = Supervisor.stop

@@ -206,7 +206,6 @@ def cells(table):
 
 
 @pytest.mark.usefixtures("browser")
-@pytest.mark.slow
 def test_a_report_of_a_real_run_opens_without_network_and_errors(tmp_path):
     images = DataFromList([[np.full((8, 8, 3), k, np.uint8), "</script>"] for k in range(200)], shuffle=False)
     page = tmp_path / "report.html"
@@ -235,7 +234,6 @@ def test_a_report_of_a_real_run_opens_without_network_and_errors(tmp_path):
 
 
 @pytest.mark.usefixtures("browser")
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [400, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_fits_a_phone_and_follows_the_colours_of_the_system(width, scheme, tmp_path):

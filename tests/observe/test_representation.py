@@ -368,7 +368,6 @@ def test_a_context_is_shown_by_its_start_method(context):
         assert f"num_proc=1, context='{context}')  1 process over pipes ({context})" in repr(df)
 
 
-@pytest.mark.slow
 def test_the_default_start_method_is_left_open():
     code = (
         "import multiprocessing, multiprocessing.context\n"
@@ -531,7 +530,6 @@ def test_a_chain_that_runs_is_shown():
         next(iterator)
 
 
-@pytest.mark.slow
 def test_import_does_not_load_the_module():
     code = (
         "import sys\nfrom dataflow import DataFromList\ndf = DataFromList([1])\n"

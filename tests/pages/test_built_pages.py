@@ -61,7 +61,6 @@ def broken(link, page, pages, root):
 
 
 @pytest.mark.full
-@pytest.mark.slow
 def test_no_link_is_broken(pages, built):
     found = {
         f"{page.relative_to(built)}: {why}"
@@ -74,7 +73,6 @@ def test_no_link_is_broken(pages, built):
 
 
 @pytest.mark.full
-@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(pages, built):
     loads = {(page.name, load) for page, content in pages.items() for load in content.loads}
     for style in built.rglob("*.css"):
@@ -98,7 +96,6 @@ def test_a_broken_link_and_a_load_from_elsewhere_are_found(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.slow
 def test_assistants_find_every_page_with_what_it_is_about(pages, built):
     text = (built / "llms.txt").read_text("utf-8")
     assert text.startswith("# dataflow\n\n> ")
@@ -111,7 +108,6 @@ def test_assistants_find_every_page_with_what_it_is_about(pages, built):
 
 
 @pytest.mark.full
-@pytest.mark.slow
 def test_titles_for_search_engines_are_headings_and_differ(pages, built):
     titles = [content.title for page, content in pages.items() if page.name == "index.html"]
     assert len(set(titles)) == len(titles)
@@ -119,7 +115,6 @@ def test_titles_for_search_engines_are_headings_and_differ(pages, built):
 
 
 @pytest.mark.full
-@pytest.mark.slow
 def test_a_promise_and_an_example_lead_to_their_source(built):
     home = (built / "index.html").read_text("utf-8")
     tests = (built / "tests" / "index.html").read_text("utf-8")

@@ -39,13 +39,11 @@ def open_all(folder, width, scheme):
 
 
 @pytest.mark.full
-@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
 def test_every_page_opens_without_errors_and_fits_the_window(width, scheme, built):
     assert open_all(built, width, scheme) == []
 
 
-@pytest.mark.slow
 def test_a_picture_shows_the_page_in_its_colours(tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "index.html").write_text(
@@ -60,7 +58,6 @@ def test_a_picture_shows_the_page_in_its_colours(tmp_path):
     assert [picture.pixelColor(9, 9).name() for picture in pictures] == ["#ddeeff", "#112233"]
 
 
-@pytest.mark.slow
 def test_what_is_wrong_with_a_page_is_found(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "index.html").write_text("<p>Fine.")

@@ -157,7 +157,6 @@ def test_threads_that_take_a_few_turns():
     )
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_threads_that_take_turns_get_datapoints_or_an_error_that_says_why():
     run_state_machine_as_test(
@@ -165,7 +164,6 @@ def test_threads_that_take_turns_get_datapoints_or_an_error_that_says_why():
     )
 
 
-@pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 def test_threads_that_take_turns_for_long():
@@ -279,7 +277,6 @@ def test_an_interrupt_as_a_flow_is_closed_leaves_it_usable():
     df.close()
 
 
-@pytest.mark.slow
 def test_close_reaches_a_loop_that_waits():
     gate = threading.Event()
     df = MultiThreadMapData(listed(), 1, lambda dp: gate.wait(LIMIT) and dp, strict=True)

@@ -144,7 +144,6 @@ def check_no_file_is_made(program, folder):
     return num_lines
 
 
-@pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="the record is that of Linux")
 @pytest.mark.parametrize(("flow", "method"), CASES)
@@ -152,7 +151,6 @@ def test_no_file_is_made_by_a_start(flow, method, tmp_path, folder):
     check_no_file_is_made(Program(tmp_path, flow, method), folder)
 
 
-@pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.parametrize(("flow", "method"), CASES)
 def test_a_main_process_that_is_killed_at_any_line_of_a_start_leaves_nothing(flow, method, tmp_path, folder):
@@ -163,7 +161,6 @@ def test_a_main_process_that_is_killed_at_any_line_of_a_start_leaves_nothing(flo
         assert ours(os.listdir(folder), method) == []
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the record is that of Linux")
 @pytest.mark.parametrize(("flow", "method"), only(QUICK, [*QUICK, ("strict", "spawn")]))
 def test_no_file_is_made_by_a_start_and_nothing_is_left_if_it_is_killed_in_the_middle(flow, method, tmp_path, folder):

@@ -74,7 +74,6 @@ def check_no_guard(name, context, directory):
     assert not list(directory.glob("dataflow-*"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "context"), [("MultiProcessRunnerZMQ", "spawn"), ("SharedQ", "forkserver")])
 def test_a_program_without_a_guard_is_told_so(name, context, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -94,7 +93,6 @@ def check_none_needed(name, place, context, directory):
     assert (ended.returncode, ended.stdout.split()) == (0, ["imported", "200"]), ended.stderr
 
 
-@pytest.mark.slow
 def test_from_standard_input_no_guard_is_needed(tmp_path):
     check_none_needed("MultiProcessRunner", "stdin", "forkserver", tmp_path)
 

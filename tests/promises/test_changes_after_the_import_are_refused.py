@@ -259,7 +259,6 @@ def test_what_is_too_large_is_refused_in_the_consumer(module, monkeypatch):
         imported(here.func)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.full)])
 def test_real_workers(module, method):
     here, _ = module

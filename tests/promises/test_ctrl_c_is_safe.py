@@ -264,14 +264,12 @@ def interrupt_failures(scenario, cases):
     return failures_of(lambda case: check_interrupt(scenario, case[0], closes=case[1]), cases)
 
 
-@pytest.mark.slow
 @each_class
 def test_ctrl_c_at_any_line_is_raised_and_leaves_nothing(scenario):
     chosen = spread(points(scenario), QUICK_POINTS)
     assert interrupt_failures(scenario, [(point, k % 2 == 0) for k, point in enumerate(chosen)]) == []
 
 
-@pytest.mark.slow
 @pytest.mark.full
 @each_scenario
 def test_ctrl_c_at_every_line_is_raised_and_leaves_nothing(scenario):
@@ -285,7 +283,6 @@ def left_loop():
     return left
 
 
-@pytest.mark.slow
 @pytest.mark.full
 @each_scenario
 def test_a_flow_collected_at_every_line_changes_nothing(scenario):
@@ -314,14 +311,12 @@ def num_calls(scenario):
     return refuser.num_calls
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "error"), covering(QUICK_SCENARIOS, [*ERRORS]), ids=str)
 def test_a_call_that_the_system_refuses_leaves_nothing(scenario, error):
     chosen = spread(range(1, num_calls(scenario) + 1), QUICK_CALLS)
     assert failures_of(lambda number: check_refusal(scenario, number, ERRORS[error]()), chosen) == []
 
 
-@pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.parametrize("error", ERRORS)
 @each_scenario
@@ -351,14 +346,12 @@ def check_end(scenario, point):
             raise AssertionError("a worker outlives the interpreter")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scenario", only(SCENARIOS[:1], SCENARIOS[:3]), ids=str)
 def test_an_interpreter_that_is_interrupted_ends(scenario):
     every = points(scenario)
     check_end(scenario, every[len(every) // 3])
 
 
-@pytest.mark.slow
 @pytest.mark.full
 @each_scenario
 def test_an_interpreter_that_is_interrupted_anywhere_ends(scenario):

@@ -165,7 +165,6 @@ def test_by_every_start_method(method):
 
 
 @each_kind
-@pytest.mark.slow
 @pytest.mark.parametrize("num", [0, pytest.param(2, marks=pytest.mark.full)])
 def test_a_strict_runner_keeps_the_contract_of_all_nodes(kind, num):
     def make(ds):
@@ -237,7 +236,6 @@ def test_killed_workers_change_nothing(kind):
 
 
 @pytest.mark.full
-@pytest.mark.slow
 @each_process_kind
 def test_twenty_kills_in_a_pass_of_twenty_thousand_change_nothing(kind):
     dataflow.seed(6)

@@ -96,7 +96,7 @@ def cases() -> list[Any]:
         if fault.in_threads if method == "thread" else fault.in_processes:
             quick = method in {"fork", "thread"} and strict is ((k + (method == "thread")) % 2 == 0)
             num = 1 + (strict if quick else (k + m + strict) % 2)
-            marks = [] if quick else [pytest.mark.slow, pytest.mark.full]
+            marks = [] if quick else [pytest.mark.full]
             case = Case(fault, strict, method, num)
             found.append(pytest.param(case, id=str(case), marks=marks))
     return found
@@ -187,7 +187,6 @@ def test_so_does_one_in_a_map_that_also_batches(name, strict):
     df.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS[1:])
 def test_a_function_that_cannot_be_sent_is_refused(method):
     import threading

@@ -95,9 +95,8 @@ def cases() -> list[Any]:
     }
     found = []
     for (fault, method, place, num), full in chosen.items():
-        marks = [pytest.mark.slow] if method != "fork" or fault.is_lateness else []
         case = Case(fault, place, method, num)
-        found.append(pytest.param(case, id=str(case), marks=[*marks, full] if full else marks))
+        found.append(pytest.param(case, id=str(case), marks=full))
     for fault, num in itertools.product(FAULTS, (1, 2)):
         if fault.in_threads:
             case = Case(fault, "thread", "thread", num)
@@ -148,7 +147,6 @@ def test_a_disaster_ends_in_the_right_error(case):
         runner.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("place", "method"), covering([*PLACES], METHODS[1:]))
 def test_a_flow_that_cannot_be_sent_is_refused_by_node_and_attribute(place, method):
     runner = placed(place, Holder(), 2, method)
@@ -188,7 +186,6 @@ def test_what_was_sent_before_a_failure_arrives_however_slow_the_consumer_is(pla
     assert check_unbroken(datapoints) == {0: GOOD}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "place"), covering(["exception", "exit-3", "SIGKILL"], ["zmq", "process"]))
 def test_a_hundred_megabytes_that_are_still_queued_arrive_before_the_failure(place, name):
     fault = BY_NAME[name]

@@ -295,7 +295,6 @@ def double(dp):
     return [2 * dp[0]]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("outer", "inner"),
     only([("fork", "fork"), ("forkserver", "forkserver")], itertools.product(METHODS, METHODS)),
@@ -324,7 +323,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_so_does_one_that_was_forked_before_this_package_was_imported(tmp_path):
     (tmp_path / "main.py").write_text(LATE)
     done = subprocess.run(

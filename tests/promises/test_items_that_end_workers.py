@@ -160,7 +160,6 @@ CASES += sorted(QUICK.difference(CASES))
 TWO_PASSES = {("deadlock", "process"), ("never_return_from_c", "batches"), ("_exit", "process")}  # of the quick ones
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "place", "method", "num"),
     [pytest.param(*case, marks=[] if case in QUICK else [pytest.mark.full]) for case in CASES],
@@ -230,7 +229,6 @@ class Heavy(Planted):
 HEAVY = {"max_restarts": 1, "max_bytes": 1 << 28, "timeout": LIMIT}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", [METHODS[0], *(pytest.param(m, marks=pytest.mark.full) for m in METHODS[1:])])
 @pytest.mark.parametrize("place", ["parallel", "map"])
 def test_what_comes_before_an_item_that_ends_its_worker_twice_is_made_again_if_it_went_with_the_worker(place, method):
@@ -283,7 +281,6 @@ def test_deaths_with_no_item_to_blame_count_as_before_while_the_rest_is_made_aga
     assert num_started.value == 4  # restart 1, of at most 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["deadlock", "grow_until_killed"])
 def test_a_sequence_that_cannot_be_addressed_cannot_be_continued_without_an_item(name):
     flow = MapData(DataFromGenerator(lambda: ([k] for k in range(N))), Planted(name))
@@ -351,7 +348,6 @@ class SlowReset(MapData):
         super().reset_state()
 
 
-@pytest.mark.slow
 def test_initialising_and_waiting_for_the_consumer_do_not_count():
     flow = SlowReset(numbers(200), lambda dp: [dp[0], bytes(1 << 18)])
     options = OPTIONS | {"max_restarts": 0, "max_bytes": 1 << 20}
@@ -363,7 +359,6 @@ def test_initialising_and_waiting_for_the_consumer_do_not_count():
                     wait_long()  # the workers wait for memory, or in the midst of sending
 
 
-@pytest.mark.slow
 def test_a_consumer_and_workers_that_were_stopped_together_blame_no_item():
     from tests.promises.test_workers_end_with_the_program import Program
 
@@ -435,7 +430,6 @@ def test_a_budget_of_a_runner_around_counts_what_ends_a_worker_inside():
 # -- what cannot be killed ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_worker_that_does_not_end_when_it_is_killed_is_left_behind_named_and_replaced(monkeypatch, caplog):
     immortal = []
 

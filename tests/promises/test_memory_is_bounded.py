@@ -263,7 +263,6 @@ def test_a_slow_consumer_finds_the_workers_waiting_within_the_limit(kind):
             assert sum(df.held()) <= df.memory_limit.limit
 
 
-@pytest.mark.slow
 @each_kind
 def test_several_workers_in_need_at_once_never_hold_more_than_the_limit_together(kind):
     most, ended = [], threading.Event()

@@ -34,7 +34,6 @@ class Short(DataFlow):
 
 
 @pytest.mark.full
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", RUNNERS)
 def test_ten_thousand_passes_leave_memory_and_descriptors_as_they_were(kind):
     own = psutil.Process()
@@ -83,7 +82,6 @@ class Watched(MultiProcessRunnerZMQ):
 
 
 @pytest.mark.full
-@pytest.mark.slow
 def test_sixty_four_workers_share_one_limit_and_none_of_them_copies():
     most = in_place = 0
     with Watched(BatchData(Rows(), 16), 64, max_bytes=256 * MIB, timeout=LIMIT) as df:

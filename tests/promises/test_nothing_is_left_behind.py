@@ -56,7 +56,6 @@ def steady_counts():
         before = after
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [9, pytest.param(500, marks=pytest.mark.full)])
 def test_hundreds_of_runners_leave_the_process_as_it_was(number):
     def churn(number):
@@ -77,7 +76,6 @@ def test_hundreds_of_runners_leave_the_process_as_it_was(number):
     assert resident() - memory < 20_000_000
 
 
-@pytest.mark.slow
 @each_kind
 def test_many_resets_leave_the_process_as_it_was(kind):
     with runner(kind, Forever, 1) as df:

@@ -81,7 +81,6 @@ def test_a_stall_shorter_than_three_heartbeats_loses_nothing():
     stall_and_go_on(1.5)
 
 
-@pytest.mark.slow
 @pytest.mark.full
 def test_a_cable_that_is_out_for_five_seconds_loses_nothing():
     stall_and_go_on(5.0)
@@ -223,7 +222,6 @@ def network(request):
 DELAYS_AND_LOSS = [("netem", "delay", "1ms"), ("netem", "delay", "50ms"), ("netem", "delay", "1ms", "loss", "0.1%")]
 
 
-@pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.parametrize("network", DELAYS_AND_LOSS, ids=" ".join, indirect=True)
 @pytest.mark.parametrize("cut", [0.0, 5.0])
@@ -258,7 +256,6 @@ def test_between_network_namespaces_nothing_is_lost(network, cut):
             assert sender.wait(LIMIT) == 0
 
 
-@pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.parametrize("network", [("pfifo", "limit", "1000")], ids=" ".join, indirect=True)
 def test_a_cable_that_stays_out_is_noticed_at_both_ends(network):

@@ -63,7 +63,6 @@ def test_the_number_of_leaves_is_the_product_and_closing_the_outer_ends_all(kind
     wait_until(lambda: set(children()) <= before, LIMIT, "workers are left")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "kinds",
     [pytest.param(k, marks=[pytest.mark.full] * (len(set(k)) < 3 or k[0] == "process")) for k in TRIPLES],
@@ -79,7 +78,6 @@ def test_three_levels_multiply_too(kinds):
         assert seen == {((i, 2), (0, 1), (j, 2)) for i in range(2) for j in range(2)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", only(["forkserver"], ["forkserver", "spawn"]))
 def test_nesting_works_under_every_start_method(method):
     with runner(("zmq", method), lambda: runner(("process", method), lambda: Numbers(4))) as df:

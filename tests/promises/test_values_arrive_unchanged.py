@@ -455,7 +455,7 @@ def test_a_value_comes_out_equal_or_is_refused_by_name(route, tmp_path):
     check(route, SOME, tmp_path)
 
 
-@pytest.mark.parametrize("route", [pytest.param(one, marks=pytest.mark.slow) for one in HEAVY])
+@pytest.mark.parametrize("route", HEAVY)
 def test_some_values_come_out_of_files_and_workers(route, tmp_path):
     if package := {"lmdb": "lmdb", "h5": "h5py"}.get(route):
         pytest.importorskip(package)
@@ -477,7 +477,6 @@ def test_padding_is_zero_in_files_and_on_the_network(step, tmp_path):
     assert expected.tobytes() in b"".join(map(bytes, map(memoryview, body)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("route", [*EXACT, "row of a table", "batch of a table", *ROUNDED])
 def test_tensors_come_out_equal_or_are_refused_by_name(route, tmp_path):
     torch = pytest.importorskip("torch")

@@ -149,7 +149,6 @@ KILLED = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("nest", "what", "method"), only(QUICK_KILLED, KILLED), ids=lambda value: value.replace(" ", "-")
 )
@@ -307,7 +306,6 @@ ENDS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", only(QUICK_ENDS, ENDS))
 def test_a_program_ends_by_itself(name):
     text = ENDS[name].replace("<zmq>", "MultiProcessRunnerZMQ(Busy(), 2)")
@@ -321,7 +319,6 @@ def test_a_program_ends_by_itself(name):
         assert program.left() == []
 
 
-@pytest.mark.slow
 def test_a_program_ends_by_itself_after_an_exception():
     with Program("runner = MultiProcessRunnerZMQ(Busy(), 2); next(iter(runner)); tell('x'); 1 / 0") as program:
         program.read()
@@ -331,7 +328,6 @@ def test_a_program_ends_by_itself_after_an_exception():
         assert program.left() == []
 
 
-@pytest.mark.slow
 def test_a_program_ends_by_itself_where_children_are_collected_by_the_system():
     with Program(
         """
@@ -354,7 +350,6 @@ def test_a_program_ends_by_itself_where_children_are_collected_by_the_system():
         wait_gone(program.found)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("nest", "what"),
     only(
@@ -381,7 +376,6 @@ def test_an_interrupt_reaches_the_consumer_only(nest, what):
         assert program.left() == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("nest", only(["two levels"], ["zmq", "two levels"]))
 def test_a_main_process_that_is_terminated_takes_its_workers_along(nest):
     with Program(
@@ -465,7 +459,6 @@ def test_closing_in_the_middle_of_a_pass_ends_it_there(make):
     runner.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", ["sleep", "hold the interpreter", "be stopped"])
 @both
 def test_a_worker_that_does_not_listen_is_killed_within_the_grace(make, what):
@@ -479,7 +472,6 @@ def test_a_worker_that_does_not_listen_is_killed_within_the_grace(make, what):
     assert not descendants() - before
 
 
-@pytest.mark.slow
 def test_a_thread_that_does_not_return_is_named_once_and_left_behind(caplog):
     release, blocked = threading.Event(), threading.Event()
 
@@ -499,7 +491,6 @@ def test_a_thread_that_does_not_return_is_named_once_and_left_behind(caplog):
     release.set()
 
 
-@pytest.mark.slow
 def test_a_thread_that_returns_late_does_not_close_what_its_successor_uses():
     release, blocked = threading.Event(), threading.Event()
 
@@ -626,7 +617,7 @@ class OneFloods(DataFlow):
             yield here
 
 
-@pytest.mark.parametrize("pause", [pytest.param(0, id="fast"), pytest.param(0.05, id="slow", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pause", [pytest.param(0, id="fast"), pytest.param(0.05, id="slow")])
 @both
 def test_a_death_is_told_to_a_fast_or_slow_consumer_while_others_deliver(make, pause):
     pids = {}
@@ -644,7 +635,6 @@ def test_a_death_is_told_to_a_fast_or_slow_consumer_while_others_deliver(make, p
                 os.kill(pids[0], signal.SIGKILL)  # all that it had made was handed out
 
 
-@pytest.mark.slow
 @both
 def test_a_death_is_told_to_a_consumer_that_is_slow_over_a_long_message(make):
     with make(OneFloods(), 2) as runner:
@@ -668,7 +658,6 @@ class Unborn(DataFlow):
         yield [0]
 
 
-@pytest.mark.slow
 @both
 def test_a_worker_that_dies_before_its_hello_is_named(make):
     with pytest.raises(WorkerDied, match=r"worker 0 of 1 .* exit code 7"), deadline(LIMIT):
@@ -824,7 +813,6 @@ def test_an_interrupt_between_taking_a_message_and_giving_it_out_ends_the_worker
     runner.close()
 
 
-@pytest.mark.slow
 @both
 def test_a_second_interrupt_while_the_workers_are_given_time_leaves_none_of_them(make, interrupt_next, monkeypatch):
     class Sleeper(DataFlow):

@@ -231,7 +231,6 @@ def test_a_global_variable_that_any_code_of_the_user_reads(reader, around, monke
         assert numbers(df) == [[0], [5]]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reader", "around", "method"),
     [
@@ -378,7 +377,6 @@ def test_a_global_variable_that_cannot_be_sent_is_not(method):
         assert numbers(df) == [[0], [1]]
 
 
-@pytest.mark.slow
 def test_a_global_variable_that_the_function_itself_assigns_may_differ(monkeypatch):
     monkeypatch.setattr(f"{__name__}.COUNT", 5)
     with ParallelData(MapData(source(2), counting), 1, context="spawn") as df:

@@ -159,7 +159,6 @@ def test_a_change_is_noticed(row):
         assert found.setdefault(described(source), source) == source
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("row", OF_LIBRARIES, ids=range(len(OF_LIBRARIES)))
 def test_a_change_of_what_a_library_made_is_noticed(row):
     pytest.importorskip(re.split(r"[ .\n]", row)[1])
@@ -264,7 +263,6 @@ def project(tmp_path):
     return run
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.full)])
 def test_every_program_is_described_alike_in_another_process(step):
     program = (
@@ -297,7 +295,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_another_process_with_another_hash_seed_or_start_method_finds_the_same(project):
     first = project()
     assert "SIZE = 224" in first
@@ -350,7 +347,6 @@ def described_with(folder, code, variants):
     return done.stdout.splitlines()
 
 
-@pytest.mark.slow
 def test_modules_of_the_program_are_followed(tmp_path):
     def files(config=CONFIG, tools=TOOLS, later=LATER):
         modules = {"__init__": "", "config": config, "tools": tools, "later": later}
@@ -385,7 +381,6 @@ flow = MapData(MapData(DataFromList([[1]]), func), later)
 """
 
 
-@pytest.mark.slow
 def test_installed_packages_count_by_version_and_what_was_installed_from_its_folder_by_code(tmp_path):
     def installed(name, module, version, code):
         info = f"site-packages/{name}-1.dist-info"

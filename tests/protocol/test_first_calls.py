@@ -141,7 +141,6 @@ def test_a_coroutine_that_a_function_returns_is_refused():
     made[0].close()
 
 
-@pytest.mark.slow
 def test_workers_refuse_it_too():
     df = MultiProcessMapData(numbers(), 1, lambda dp: twice(dp), strict=True)  # noqa: PLW0108
     with df, pytest.raises(TypeError, match="has returned a generator"):

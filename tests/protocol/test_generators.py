@@ -92,12 +92,12 @@ class TestSeededGlobals:
         dataflow.seed(2)
         assert list(seeded()) != first
 
-    @pytest.mark.parametrize("num_workers", [0, 1, pytest.param(3, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("num_workers", [0, 1, 3])
     def test_every_number_of_processes_gives_the_same(self, num_workers):
         expected = list(seeded())
         assert one_pass(ParallelData(seeded(), num_workers)) == expected
 
-    @pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("num_workers", [0, 2])
     def test_parallel_maps_give_the_same(self, num_workers):
         expected = list(seeded())
         df = MultiProcessMapData(numbers(), num_workers, draw, strict=True, seed_globals=True)
@@ -155,7 +155,6 @@ class TestSeededGlobals:
         assert len(set(map(tuple, df[:12]))) == 12
         assert torch.equal(torch.get_rng_state(), before)
 
-    @pytest.mark.slow
     def test_torch_that_a_call_imports_and_draws_from_is_refused(self):
         pytest.importorskip("torch")
         script = (
@@ -209,7 +208,6 @@ class TestNoticed:
         assert "random and numpy.random" in text
         assert "seed_globals=True" in text
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("make", [
         lambda: ParallelData(MapData(numbers(60), draw), 2),
         lambda: MultiProcessMapData(numbers(60), 2, draw, strict=True),
@@ -326,7 +324,6 @@ class TestHeld:
         with pytest.raises(NotReproducible, match=f"{owner}: .*the function of .*{HELD}"):
             one_pass(wrap(drawing(random.Random(1))))
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         "make",
         [
@@ -516,7 +513,7 @@ class TestOwnGenerator:
         assert len({number for dp in expected for number in dp[1:]}) == 24
         assert [list(ShardData(Augment(numbers()), rank, 2)) for rank in range(2)] == [expected[::2], expected[1::2]]
 
-    @pytest.mark.parametrize("num_workers", [0, 1, pytest.param(3, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("num_workers", [0, 1, 3])
     @pytest.mark.parametrize("node", [Augment, DrawsInReset])
     def test_every_number_of_workers_gives_the_same(self, node, num_workers):
         expected = list(node(numbers()))

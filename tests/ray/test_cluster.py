@@ -37,7 +37,6 @@ from tests.test_examples import assert_ended_quietly, needs_digits, run_example
 
 ON_RAY = [
     pytest.mark.ray,
-    pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
 ]
 

@@ -48,7 +48,6 @@ from tests.support.waits import LIMIT, wait_until
 MISSING = [name for name in ("ray", "pandas", "pyarrow") if importlib.util.find_spec(name) is None]
 ON_RAY = [
     pytest.mark.ray,
-    pytest.mark.slow,
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}"),
     pytest.mark.filterwarnings(r"ignore:::ray\."),  # what Ray says of itself
     pytest.mark.usefixtures("data"),

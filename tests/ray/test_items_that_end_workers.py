@@ -98,7 +98,6 @@ def test_a_pass_is_exact_without_what_hangs_in_an_actor_or_ends_it(stage, strike
     assert all(actor.killed or actor.dead for actor in stage.actors)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "place", [pytest.param(place, marks=[] if place == "map" else [pytest.mark.full]) for place in PLACES]
 )
@@ -169,7 +168,6 @@ class SlowReset(MapData):
         super().reset_state()
 
 
-@pytest.mark.slow
 def test_the_start_and_waiting_for_the_consumer_do_not_count(stage, monkeypatch):
     monkeypatch.setattr("dataflow.ray.pull_channel._MIN_SILENT_SECONDS", 0.1)
     monkeypatch.setattr("dataflow.ray.pull_channel._SILENT_TIMES", 1)
@@ -223,7 +221,6 @@ def test_a_default_runner_takes_no_item_timeout(fake):
 
 
 @pytest.mark.ray
-@pytest.mark.slow
 @pytest.mark.full  # quick are the actors of this process above
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 @pytest.mark.usefixtures("cluster")

@@ -32,7 +32,6 @@ from tests.support.waits import LIMIT, wait_until
 on_a_cluster = pytest.mark.usefixtures("cluster")
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
 ]
 

@@ -4,8 +4,6 @@ import threading
 import weakref
 from contextlib import suppress
 
-import pytest
-
 from dataflow import DataFromList, ReceiverLost, RemoteDataZMQ, TimeoutError, send_dataflow_zmq
 from dataflow.protocol.state import state_of
 from tests.support.contract import check_node
@@ -41,7 +39,6 @@ def send_for_ever(address, receiver):
         pass
 
 
-@pytest.mark.slow
 def test_the_receiver_keeps_the_contract(waiting):
     waiting(welcome=1, answer=LIMIT)
     check_node(

@@ -149,27 +149,23 @@ def other_keys(keys, tmp_path, *, knows_receiver):
     return tmp_path / "others"
 
 
-@pytest.mark.slow
 def test_an_unknown_sender_key_is_refused_and_told_why(keys, tmp_path):
     wrong = other_keys(keys, tmp_path, knows_receiver=True)
     lost = receive_from_friend_and(keys, lambda address: Sending(numbers(5), address, curve=wrong))
     assert isinstance(lost, ReceiverLost) and "copy our public" in str(lost) and not lost.closed
 
 
-@pytest.mark.slow
 def test_a_wrong_receiver_key_ends_with_its_reason_when_the_time_is_over(keys, tmp_path):
     wrong = other_keys(keys, tmp_path, knows_receiver=False)
     late = receive_from_friend_and(keys, lambda address: Sending(numbers(5), address, curve=wrong, timeout=4))
     assert isinstance(late, TimeoutError) and "its key is not the public key" in str(late)
 
 
-@pytest.mark.slow
 def test_a_sender_without_a_key_is_not_heard(keys):
     lost = receive_from_friend_and(keys, lambda address: Sending(numbers(5), address, timeout=1))
     assert isinstance(lost, ReceiverLost | TimeoutError)
 
 
-@pytest.mark.slow
 def test_a_stranger_without_a_key_cannot_even_knock(keys):
     class Knocking(Stranger):
         def wait_result(self):

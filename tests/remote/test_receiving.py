@@ -85,7 +85,6 @@ def test_a_pass_with_nothing_in_it_ends():
         assert sending.wait_result() == 0
 
 
-@pytest.mark.slow
 def test_a_fast_sender_does_not_send_two_passes_in_one():
     class Twice(Sending):
         def _send(self, df, address, **options):
@@ -141,7 +140,6 @@ def test_two_addresses_are_one_flow(free_address):
         assert [sending.wait_result() for sending in senders] == [5, 5]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sender_first", [True, False])
 def test_the_sender_may_be_the_one_who_is_bound(sender_first, free_address):
     df = RemoteDataZMQ(free_address, bind=False, num_senders=1, timeout=LIMIT, heartbeat=0.5)
@@ -226,7 +224,6 @@ def test_an_address_in_use_is_named_with_the_cure():
         RemoteDataZMQ(df.addresses[0]).reset_state()
 
 
-@pytest.mark.slow
 def test_a_flow_with_workers_is_sent():
     with receiver() as df, MultiProcessRunnerZMQ(numbers(100), num_proc=1, context="forkserver") as workers:
         sending = Sending(workers, df.addresses[0])
@@ -276,13 +273,11 @@ def made_ahead(df, flow, **options):
     return made
 
 
-@pytest.mark.slow
 def test_bytes_under_way_are_bounded_at_both_ends_together():
     with receiver(None, hwm=1000, hwm_bytes=10 << 20) as df:
         assert made_ahead(df, Counted(1 << 20)) <= 10 + 2 + 4  # what is in hand; a message that was begun
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("side", ["receiver", "sender", "both"])
 def test_datapoints_under_way_are_bounded(side):
     options = {"hwm": 5}
@@ -332,7 +327,6 @@ NUMBERS = "RepeatedData(DataFromList([[k] for k in range(100)], shuffle=False), 
 MANY = f"FixedSizeData(MapData({NUMBERS}, lambda dp: time.sleep(0.002) or dp), 100_000)"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.full)])
 def test_a_lost_sender_raises_within_its_heartbeats_and_says_what_it_had_announced(end):
     with receiver(2, heartbeat=0.5) as df, sending_process(df.addresses[0], MANY, "heartbeat=0.5") as process:
@@ -377,7 +371,6 @@ def test_a_failed_flow_says_what_was_before_and_starts_afresh():
         sending.wait_result()
 
 
-@pytest.mark.slow
 def test_a_slow_flow_gives_signs_of_life():
     def slow():
         yield [0]
@@ -392,7 +385,6 @@ def test_a_slow_flow_gives_signs_of_life():
         assert sending.wait_result() == 2
 
 
-@pytest.mark.slow
 def test_a_consumer_that_stays_away_longer_than_all_heartbeats_blames_nobody():
     with receiver(heartbeat=0.3) as df:
         sending = Sending(numbers(5000), df.addresses[0], heartbeat=0.3, hwm=50)
@@ -402,7 +394,6 @@ def test_a_consumer_that_stays_away_longer_than_all_heartbeats_blames_nobody():
         assert sending.wait_result() == 5000
 
 
-@pytest.mark.slow
 def test_a_receiver_that_is_not_there_is_named_when_the_time_is_over(free_address):
     with pytest.raises(TimeoutError, match=r"no receiver at tcp://.* within 0\.3 seconds: no answer has come"):
         send_dataflow_zmq(numbers(1), free_address, timeout=0.3)
@@ -410,7 +401,6 @@ def test_a_receiver_that_is_not_there_is_named_when_the_time_is_over(free_addres
         send_dataflow_zmq(numbers(1), LOOPBACK, bind=True, timeout=0.3)
 
 
-@pytest.mark.slow
 def test_a_connection_that_breaks_before_an_answer_is_named_when_the_time_is_over(free_address):
     with zmq.Context() as context, context.socket(zmq.ROUTER) as other:
         other.bind(free_address)
@@ -421,7 +411,6 @@ def test_a_connection_that_breaks_before_an_answer_is_named_when_the_time_is_ove
     assert isinstance(late, TimeoutError) and "2 seconds: the connection broke before an answer came" in str(late)
 
 
-@pytest.mark.slow
 def test_a_receiver_that_takes_nothing_is_named_when_the_time_is_over(waiting):
     waiting(welcome=LIMIT, answer=0.5)
     with receiver() as df:
@@ -458,7 +447,6 @@ def test_an_iterator_waits_again_and_nothing_is_lost(num_senders, at, tmp_path):
         assert [sending.wait_result() for sending in senders] == [num] * len(senders)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("bind", [True, False])
 def test_a_receiver_process_that_is_killed_ends_its_sender(bind, free_address):
     flow = f"RemoteDataZMQ({free_address!r}, bind={bind}, heartbeat=0.5)"

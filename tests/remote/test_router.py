@@ -47,7 +47,6 @@ def page_faults(**variables):
     return int(result.stdout)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has other ways")
 def test_memory_of_frames_stays_mapped_unless_the_user_has_told_malloc_otherwise():
     assert page_faults() < 6_000  # of 61,440

@@ -77,20 +77,17 @@ def check_counts(name, method):
     assert counts[most] - counts[least] <= PER_WORKER * (most - least) + turns, counts
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "method"), QUICK)
 def test_a_worker_takes_four_descriptors_and_a_runner_sixteen(name, method):
     check_counts(name, method)
 
 
 @pytest.mark.full
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "method"), [case for case in CASES if case not in QUICK])
 def test_so_it_is_by_every_start_method(name, method):
     check_counts(name, method)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", only(["pipe, strict"], ["zmq, strict", "pipe, strict", "map"]))
 def test_so_it_is_after_workers_were_replaced(name):
     before, killed = num_open(), set()
@@ -147,20 +144,17 @@ def check_enough(name, method, directory):
     assert (ended.stdout, ended.returncode) == ("complete\n", 0), ended.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "method"), [("zmq, strict", "fork"), ("map", "forkserver")])
 def test_as_many_descriptors_as_it_asks_for_are_enough(name, method, tmp_path):
     check_enough(name, method, tmp_path)
 
 
 @pytest.mark.full
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "method"), CASES)
 def test_so_they_are_for_every_class_by_every_start_method(name, method, tmp_path):
     check_enough(name, method, tmp_path)
 
 
-@pytest.mark.slow
 def test_with_one_less_the_error_says_how_many_are_needed_and_how_to_raise_the_limit(tmp_path):
     ended = run_limited("zmq", "fork", tmp_path, 3, more=needed(3) - 1)
     assert ended.returncode == 1
@@ -171,7 +165,6 @@ def test_with_one_less_the_error_says_how_many_are_needed_and_how_to_raise_the_l
 
 
 @pytest.mark.full
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["zmq, strict", "pipe, strict", "map, strict"])
 def test_two_hundred_and_forty_workers_fit_a_limit_of_1024(name, tmp_path):
     assert PER_WORKER == DESCRIPTORS_PER_WORKER
@@ -213,14 +206,12 @@ def run_by_itself(tmp_path, name, most, method):
     )  # fmt: skip
 
 
-@pytest.mark.slow
 @each_method
 def test_process_runners_run_with_a_few_gigabytes_of_addresses(method, tmp_path):
     done = run_by_itself(tmp_path, "RLIMIT_AS", 4 << 30, method)
     assert done.stdout == "ran\n", done.stderr
 
 
-@pytest.mark.slow
 def test_a_limit_on_the_size_of_files_is_named(tmp_path):
     done = run_by_itself(tmp_path, "RLIMIT_FSIZE", 1 << 30, "fork")
     assert "(ulimit -f). Lift that limit, or pass a smaller max_bytes" in done.stderr

@@ -568,7 +568,6 @@ def test_a_forked_process_neither_takes_nor_closes(monkeypatch):
         assert stage.take(generation) == [1]
 
 
-@pytest.mark.slow
 def test_takeovers_of_many_threads_neither_lose_nor_double():
     numbers, taken = iter(range(0, 3_000_000, 3)), []
 

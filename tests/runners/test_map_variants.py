@@ -181,7 +181,6 @@ def test_a_dtype_of_python_objects_is_an_error_at_once():
         MultiProcessMapDataComponentSharedArray(labelled(5), 1, np.transpose, (6, 5), object)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("num", [0, pytest.param(2, marks=pytest.mark.full)])
 def test_they_keep_the_contract_of_all_nodes(num):
     check_node(

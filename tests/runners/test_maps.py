@@ -223,7 +223,6 @@ def test_a_strict_map_is_addressed_in_the_calling_process(kind):
         parallel_map(kind, DataFromList([[0]]), 1, double)[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("num", [0, pytest.param(2, marks=pytest.mark.full)])
 def test_a_strict_map_keeps_the_contract_of_all_nodes(kind, num):
     check_node(lambda ds: parallel_map(kind, ds, num, same, strict=True), exclusive=num > 0, kinds=(list,))

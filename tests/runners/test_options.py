@@ -133,7 +133,6 @@ def run(script):
     return result.stdout.split()
 
 
-@pytest.mark.slow
 def test_opencv_that_was_used_before_a_fork_neither_hangs_nor_crowds():
     """Asking it for another number of threads would wait endlessly for those of the parent."""
     script = """
@@ -154,7 +153,6 @@ def test_opencv_that_was_used_before_a_fork_neither_hangs_nor_crowds():
     assert run(script) == ["1", "1", "1", "1", "4"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("where", only(["worker_init"], ["function", "worker_init", "reset"]))
 def test_opencv_that_a_worker_loads_itself_is_limited_too(where):
     script = f"""
@@ -178,7 +176,6 @@ def test_opencv_that_a_worker_loads_itself_is_limited_too(where):
     assert run(script) == ["1", "3"]
 
 
-@pytest.mark.slow
 def test_without_threadpoolctl_the_environment_is_set_all_the_same():
     script = """
         import os, sys
@@ -255,7 +252,6 @@ def test_each_option_is_known_to_editors_and_described():
     assert sorted(described) == sorted(options)
 
 
-@pytest.mark.slow
 def test_a_killed_worker_names_the_parameter_of_its_runner():
     flow = MapData(DataFromList([[1]]), lambda dp: os.kill(os.getpid(), signal.SIGKILL))
     for kind, name in ((ParallelData, "num_workers"), (MultiProcessRunnerZMQ, "num_proc")):

@@ -54,9 +54,8 @@ pytestmark = pytest.mark.usefixtures("unseeded")
 ROOT = os.path.dirname(os.path.dirname(dataflow.__file__))
 FORK = [("process", "fork"), ("zmq", "fork"), ("thread", None)]
 all_runners = pytest.mark.parametrize("case", every_runner())
-all_runners_of_several = pytest.mark.parametrize("case", every_runner(num_proc=2))
 kinds = rotating("case", dict(zip(KINDS[:2], FORK, strict=False)), always={"thread": FORK[2]})
-process_runners = pytest.mark.parametrize("case", [p for p in every_runner(num_proc=2) if p.id != "thread"])
+process_runners = pytest.mark.parametrize("case", [p for p in every_runner() if p.id != "thread"])
 spawning_runners = pytest.mark.parametrize("case", [p for p in every_runner(spawn=True) if p.id != "thread"])
 
 
@@ -116,7 +115,7 @@ def streams_under_fork(root):
     return streams(("process", "fork"), 3)
 
 
-@all_runners_of_several
+@all_runners
 def test_every_worker_has_another_random_stream_and_the_same_seed_the_same_streams(case):
     dataflow.seed(5)
     first = streams(case, 3)
@@ -258,7 +257,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_what_a_script_defines_travels_and_the_script_ends_without_a_word(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(MAIN))

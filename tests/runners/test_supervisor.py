@@ -81,7 +81,6 @@ def test_the_output_is_that_of_an_undisturbed_run():
 
 
 @pytest.mark.full
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_twenty_kills_in_twenty_thousand_datapoints_change_nothing(seed):
     with deadline(2 * LIMIT):

@@ -257,7 +257,6 @@ def test_killed_outer_and_inner_workers_of_a_nest_change_nothing():
 
 
 @pytest.mark.full
-@pytest.mark.slow
 def test_twenty_kills_in_a_nest_change_nothing():
     killed_in_a_nest(20_000, 20, seed=2)
 
@@ -312,7 +311,6 @@ def test_a_state_moves_between_runners_and_numbers_of_workers(ds, breaks, method
 
 
 @pytest.mark.full
-@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(CHAINS, DROPPING), BREAKS, st.lists(st.sampled_from(METHODS), min_size=3, max_size=3))
 def test_and_between_all_start_methods(ds, breaks, methods):
@@ -320,7 +318,6 @@ def test_and_between_all_start_methods(ds, breaks, methods):
 
 
 @pytest.mark.full
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*RUNNERS, "nest"])
 def test_at_every_place_of_a_pass(kind):
     dataflow.seed(3)

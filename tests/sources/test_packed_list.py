@@ -120,7 +120,6 @@ def forward(packed, connection):
     process.join(LIMIT)
 
 
-@pytest.mark.slow
 def test_a_forked_process_may_hand_it_to_one_that_is_spawned():
     packed = PackedList([[k] for k in range(5)])
     context = multiprocessing.get_context("fork")

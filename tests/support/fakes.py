@@ -20,25 +20,22 @@ METHODS = ("fork", "forkserver", "spawn")
 KINDS = ("process", "zmq", "thread")
 PROCESS_KINDS = ("process", "zmq")
 # Where the start method is all that differs. Runners under spawn are quick in `every_runner(spawn=True)`.
-each_method = pytest.mark.parametrize(
-    "method", ["fork", "forkserver", pytest.param("spawn", marks=[pytest.mark.slow, pytest.mark.full])]
-)
+each_method = pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.full)])
 
 # multiprocessing never gives its first block of shared memory back: it is made before anything is counted.
 _KEPT = multiprocessing.RawArray("q", 1)
 
 
-def every_runner(*, num_proc: int = 1, spawn: bool = False) -> list[Any]:
-    """(kind, start method) of every runner; what takes more than half a second is marked.
+def every_runner(*, spawn: bool = False) -> list[Any]:
+    """(kind, start method) of every runner.
 
     Each kind is quick under fork, one kind under forkserver, and, if `spawn` is given, one under spawn.
     """
-    slow = {"fork": (), "forkserver": (), "spawn": (pytest.mark.slow,) if num_proc > 1 else ()}
     seldom = [("process", "forkserver"), ("zmq", "spawn"), *([] if spawn else [("process", "spawn")])]
     full = dict.fromkeys(seldom, (pytest.mark.full,))
     return [
         *(
-            pytest.param(case, id="-".join(case), marks=(*slow[case[1]], *full.get(case, ())))
+            pytest.param(case, id="-".join(case), marks=full.get(case, ()))
             for case in itertools.product(PROCESS_KINDS, METHODS)
         ),
         pytest.param(("thread", None), id="thread"),

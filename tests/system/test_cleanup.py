@@ -145,7 +145,6 @@ MAKES = (
 ENDS = ("", "iterator = None", "raise SystemExit", "import atexit; atexit.register(df.close)")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("make", "how"), covering(MAKES, ENDS))
 def test_an_interpreter_with_a_runner_at_work_ends_without_a_word(make, how):
     done = run(f"df = {make}\niterator = iter(df)\nlist(islice(iterator, 10))\n{how}\n", RUNNER)

@@ -38,7 +38,6 @@ def check_program(place, context, directory):
     assert ended.stdout.splitlines() == SAID
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("place", ["file", "notebook"])
 def test_what_the_main_program_defines_is_the_same_in_workers_and_back(place, tmp_path):
     check_program(place, "forkserver", tmp_path)  # spawn is in full: each of its workers costs half a second

@@ -1,7 +1,5 @@
 """What the fork server does once: each of its workers has it, and none does it again."""
 
-import pytest
-
 from tests.support.programs import printed
 
 IMPORTS = """
@@ -25,6 +23,5 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_a_worker_of_the_fork_server_imports_nothing_that_the_server_has_not(tmp_path):
     assert printed(IMPORTS, tmp_path) == "[[]]"

@@ -458,7 +458,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="older Pythons do not warn of a fork with threads")
 @pytest.mark.parametrize("name", ["dataflow-worker-0", "mine"])
 def test_python_warns_of_a_fork_with_threads_where_they_are_the_users(name, tmp_path):
@@ -496,7 +495,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [(), ("json",)], ids=["by default", "chosen"])
 def test_the_fork_server_imports_what_workers_need_unless_the_program_has_chosen(chosen, tmp_path):
     found = printed(PROGRAM, tmp_path, *chosen).split()
@@ -521,7 +519,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.full)])
 def test_an_interrupt_while_a_worker_imports_the_main_program_is_for_the_consumer(method, tmp_path):
     assert printed(INTERRUPTED, tmp_path, method) == "[[1]]"
@@ -543,7 +540,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_the_users_own_processes_can_be_interrupted(tmp_path):
     assert printed(MASK, tmp_path) == "set()"
 
@@ -572,7 +568,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="older Pythons do nothing that could fail once the server runs")
 def test_a_fork_server_that_could_not_be_told_its_key_ends(tmp_path):
     assert printed(REFUSED, tmp_path).splitlines() == ["True True", "[[1]]"]

@@ -291,7 +291,6 @@ def test_below_other_nodes_it_is_a_map(chain):
     assert is_plain(CHAINS[chain], drops=chain != "a shard")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strict", [True, False])
 def test_below_process_runners_it_is_a_map(strict):
     options = {"num_workers": 2 if strict else 1, "strict": strict, "context": "fork"}
@@ -300,7 +299,6 @@ def test_below_process_runners_it_is_a_map(strict):
     assert is_plain(lambda ds: ParallelData(BatchData(ds, 4), **options), drops=False)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.full)])
 def test_below_a_runner_whose_processes_are_not_forked_it_is_a_map(method):
     assert is_plain(lambda ds: ParallelData(ds, 1, context=method))
@@ -311,7 +309,6 @@ def test_below_thread_runners_it_is_a_map():
     assert not loop_threads()
 
 
-@pytest.mark.slow
 def test_above_runners_it_is_a_map(mapped):
     assert list(mapped(ParallelData(numbers(), 2), mixed)) == EXPECTED
     df = mapped(ParallelData(BatchData(numbers(), 5), 2), same)
@@ -337,7 +334,6 @@ def test_a_runner_gives_its_workers_tasks_that_keep_the_calls_running():
     assert MapData(numbers(), mixed_now)._df_least_task == 1
 
 
-@pytest.mark.slow
 def test_workers_keep_many_calls_running_across_tasks():
     shared = os.memfd_create("most")
 
@@ -399,7 +395,6 @@ def test_failures_are_tolerated_within_their_budget(mapped, caplog):
         list(mapped(numbers(), always, 4, max_failures=1))
 
 
-@pytest.mark.slow
 def test_a_runner_counts_the_failures_of_its_workers():
     with ParallelData(AsyncMapData(numbers(), fails_at_7, 4), 2, max_failures=1) as df:
         assert list(df) == [[k] for k in range(SIZE) if k != 7]
@@ -625,7 +620,6 @@ def test_each_node_has_its_own_value_on_one_loop(events):
     assert [event[0] for event in events] == ["enter", "enter", "leave", "leave"]
 
 
-@pytest.mark.slow
 def test_setup_is_entered_once_in_each_worker():
     read, write = os.pipe()
 
@@ -763,7 +757,6 @@ def test_a_pass_left_early_over_an_input_that_continues_is_refused(mapped):
         list(df)
 
 
-@pytest.mark.slow
 def test_ctrl_c_leaves_nothing():
     program = """
         import asyncio, os, signal, threading
@@ -791,7 +784,6 @@ def test_ctrl_c_leaves_nothing():
     assert not done.stderr
 
 
-@pytest.mark.slow
 def test_the_interpreter_exits_with_calls_running():
     program = """
         import asyncio, contextlib

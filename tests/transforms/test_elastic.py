@@ -303,7 +303,6 @@ def in_workers(rank, world_size, batch_size, shard_above):
     return ResumableData(MultiProcessRunnerZMQ(ds, 2, strict=True))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shard_above", "new"),
     [

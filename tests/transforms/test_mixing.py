@@ -369,7 +369,6 @@ def test_wrong_inputs_of_a_mixture_by_weight_are_named():
         MixData([numbers(1)], [1], seed=-1)
 
 
-@pytest.mark.slow
 def test_a_mixture_by_weight_is_resumed_and_sharded_under_any_number_of_workers():
     def mixture():
         return MixData([ShuffleData(numbers(9)), ShuffleData(numbers(30, 100))], [0.25, 0.75])

@@ -407,7 +407,6 @@ print(json.dumps([[batch[0].tolist() for batch in df] for epoch in range(3)]))
 """
 
 
-@pytest.mark.slow
 def test_two_processes_make_equal_steps_and_see_no_datapoint_twice():
     processes = [
         subprocess.Popen(

@@ -248,7 +248,6 @@ REORDERED = {
 }
 
 
-@pytest.mark.slow
 @given(
     name=st.sampled_from(list(REORDERED)),
     lengths=st.lists(st.integers(0, 12), min_size=1, max_size=10).filter(any),
@@ -266,7 +265,6 @@ def test_blocks_are_the_same_by_index(name, lengths, size):
         assert df[0:0] == []
 
 
-@pytest.mark.slow
 @settings(max_examples=15)
 @given(lengths=st.lists(st.integers(0, 12), min_size=1, max_size=10).filter(any), size=st.integers(1, 5))
 def test_workers_make_the_same_blocks(lengths, size):
@@ -279,7 +277,6 @@ def test_workers_make_the_same_blocks(lengths, size):
             assert [plain(df) for _ in range(2)] == expected
 
 
-@pytest.mark.slow
 def test_processes_make_the_same_blocks():
     def make(**options):
         return PackData(ShuffleData(DataFromList(documents_of(range(50)))), 64, **options)

@@ -915,7 +915,6 @@ def churn(arenas, seed, end, enough):
     os.write(end.fd, b"R" if refused else b"-")
 
 
-@pytest.mark.slow
 def test_sixty_four_arenas_in_four_processes_never_hold_more_than_the_limit_and_use_no_more_than_they_hold():
     limit = 8 << 20
     memory_limit = MemoryLimit(limit, 64)

@@ -145,7 +145,6 @@ def test_a_batch_and_the_end_of_a_pass_are_kinds_of_messages():
         ]
 
 
-@pytest.mark.slow
 def test_order_holds_while_the_flusher_races_with_the_worker():
     """The sender dawdles now and then, so that flusher and worker meet at the lock again and again."""
     turn = itertools.count()

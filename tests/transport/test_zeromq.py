@@ -96,7 +96,6 @@ with zmq.Context() as context, context.socket(zmq.PUSH) as stranger:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-@pytest.mark.slow
 def test_a_process_of_another_user_is_disconnected_before_anything_is_read_even_if_it_knows_the_token():
     with Sockets() as sockets:
         secret = b"".join(pack(_token_of(sockets), data(0, 66))).hex()
@@ -349,7 +348,6 @@ def test_closing_gives_every_descriptor_back():
     wait_until(lambda: len(os.listdir("/proc/self/fd")) == before, LIMIT, "descriptors are left")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("times", [20, pytest.param(60, marks=pytest.mark.full)])
 def test_a_signal_while_it_closes_leaves_no_descriptor(times):
     """Also one with a handler of a C library, which nothing here can defer."""
