@@ -27,8 +27,8 @@ from dataflow.system.worker_info import place_words
 
 __all__ = [
     "KeptInWorker",
-    "begin_anew",
     "check_kept",
+    "end_left_passes",
     "give",
     "kept_by",
     "own_nodes",
@@ -51,8 +51,11 @@ class KeptInWorker:
     def __init__(self) -> None:
         self.reported: dict[str, Any] = {}  # what has changed since the first pass, as of the last report
         self.is_due = False  # this did not come from the worker, which must not continue with what it has
+        self.is_for_both = False  # passes are made here, too, and the node was given it here as well
         self.runner: Callable[[], Any] = lambda: None  # a weak reference to the one whose worker makes the passes
-        self.seen: dict[str, Any] | None = None  # the attributes of the node here, as the worker's last pass began
+        self.has_itself = False  # the worker is a thread and has the node, not a copy
+        self.here: Kept | None = None  # that of the node here, if the worker has a copy of it
+        self.seen: dict[str, Any] = {}  # the attributes of the node here, as the worker's last pass began
 
 
 class _ByPlace:
@@ -91,14 +94,16 @@ def report(parts: Sequence[KeptInWorker], kept: Sequence[dict[str, Any]]) -> Non
     """Remember what nodes below workers keep, as a worker has reported it at the end of a pass."""
     for part, reported in zip(parts, kept, strict=True):
         part.reported, part.is_due = reported, False
+        if part.here is not None:
+            part.here.ahead = part
 
 
-def give(ds: Node, kept: Sequence[dict[str, Any]], *, to_workers_only: bool = False) -> None:
+def give(ds: Node, kept: Sequence[dict[str, Any] | None], *, to_workers_only: bool = False) -> None:
     """Give nodes what they keep as their next pass begins: `restore` puts it into attributes, here or in workers.
 
     Args:
         ds: The flow.
-        kept: What each of the `own_nodes` gets.
+        kept: What each of the `own_nodes` gets; None for one that has it.
         to_workers_only: The next pass follows the last one, which was left early: nodes here keep what they have.
             Otherwise it follows from `kept`, and no node looks at what was read ahead before.
     """
@@ -107,43 +112,58 @@ def give(ds: Node, kept: Sequence[dict[str, Any]], *, to_workers_only: bool = Fa
             state_of(df).continued.begin_again()
     here = {id(df) for df in walk(ds)}
     for df, given in zip(own_nodes(ds), kept, strict=True):
-        if id(df) not in here:
+        if given is None:
+            continue
+        if id(df) not in here or not to_workers_only:
             part = _in_worker(df)
-            part.reported, part.is_due = given, True
-        elif not to_workers_only:
-            state_of(df).part(Kept).given = given
+            part.reported, part.is_due, part.is_for_both = given, True, id(df) in here
+        if id(df) in here and not to_workers_only:
+            of_node = state_of(df).part(Kept)
+            of_node.given, of_node.ahead = given, None
 
 
 def parts_of_workers(runner: Node, ds: Node, *, are_copies: bool) -> list[KeptInWorker]:
     """What is known of the `own_nodes` of `ds`, whose next pass a worker of `runner` makes.
 
-    If the worker has copies of them, it gets what a node keeps since a worker of another runner made its last pass; and
-    what the user has changed here since the last pass counts, not what the worker has reported: the runner starts
-    another one, which gets it. A thread that has these nodes themselves changes them in its passes and, as it resets
-    them, even now.
+    It continues with what has changed last, in its copies of the nodes, in those of another runner, or here: by a pass,
+    or by the user, for whom the runner starts another worker. A thread that has the nodes themselves changes them in
+    its passes and, as it resets them, even now: it gets only what they do not have.
     """
+    direct = {id(df) for df in walk(ds)}  # not those of workers of the worker
     nodes = own_nodes(ds)
     parts = [_in_worker(df) for df in nodes]
-    for part in parts:
-        part.is_due = part.is_due or (are_copies and part.runner() is not runner)
-        part.runner = ref(runner)
-    if are_copies:
-        for df, part in zip(nodes, parts, strict=True):
-            from dataflow.protocol.kept_values import describe  # which few flows need
+    for df, part in zip(nodes, parts, strict=True):
+        part.has_itself = not are_copies and id(df) in direct
+        if not are_copies and not part.has_itself:
+            continue
+        from dataflow.protocol.kept_changes import undone  # which few flows need
+        from dataflow.protocol.kept_values import describe
 
-            now, before = describe(df), part.seen
-            if before is not None:
-                part.reported = {
-                    name: kept for name, kept in part.reported.items() if now.get(name) == before.get(name)
-                }
-            part.seen = now
+        of_node = state_of(df).part(Kept)
+        has_taken = part.is_for_both and of_node.given is None  # a pass here, so it is what the attributes have
+        if part.is_due and not has_taken:
+            part.reported = (undone(df) if are_copies else {}) | part.reported
+            of_node.given = None if part.is_for_both else of_node.given
+        elif are_copies or of_node.ahead is not None:
+            before, part.reported = part.reported, _changes(df)
+            part.is_due = part.is_due or part.runner() is not runner or part.reported != before
+        else:
+            part.is_due = False
+        part.runner = ref(runner)
+        part.seen = describe(df) if are_copies else {}
+        part.here, of_node.ahead = (of_node, part) if are_copies else (None, None)
     return parts
 
 
-def begin_anew(ds: Node) -> None:
-    """Let the next pass be the first here: the nodes of a new worker may be those of one before."""
-    for df in own_nodes(ds):
-        state_of(df).part(Kept).first = None
+def end_left_passes(ds: Node) -> None:
+    """End the passes that were left early, before nodes are given anything else, where threads have the nodes here.
+
+    Such a thread notices that at its next datapoint, and changes what a node keeps until then.
+    """
+    for df in walk(ds):
+        taken = state_of(df).continued.taken
+        if df._df_has_workers and not df._df_is_copied and taken is not None and not taken.is_over:
+            state_of(df).end_session()  # waits for the thread
 
 
 def restore(ds: Node) -> None:
@@ -154,14 +174,15 @@ def restore(ds: Node) -> None:
         put(df)
 
 
-def warn_of_changes(ds: Node, kept: Sequence[dict[str, Any]]) -> None:
+def warn_of_changes(ds: Node, kept: Sequence[dict[str, Any] | None]) -> None:
     """Log once what a pass has changed that was left early, after it had been read ahead: it is not known how far.
 
     Args:
         ds: The flow.
-        kept: What its nodes kept as that pass began.
+        kept: What its nodes kept as that pass began; None for one that is not to be looked at.
     """
     for df, now, before in zip(own_nodes(ds), kept_by(ds), kept, strict=True):
+        before = now if before is None else before
         changed = [name for name in {**now, **before} if now.get(name) != before.get(name)]
         part = state_of(df).part(Kept)
         if changed and not part.has_warned:

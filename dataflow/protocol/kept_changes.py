@@ -29,15 +29,19 @@ from dataflow.protocol.kept_values import (
 from dataflow.protocol.state import Kept, is_flow, state_of
 from dataflow.system.references import COLLECTIONS, attributes_of, parts, reached
 
-__all__ = ["begin_pass", "changes", "end_pass", "held_over", "put"]
+__all__ = ["begin_pass", "changes", "end_pass", "held_over", "put", "undone"]
 
 _NOT_THERE: Final = "an object that was not there at first"
 
 
 def begin_pass(df: Any) -> None:
-    """Remember what the node `df` has as its code begins a pass."""
+    """Remember what the node `df` has as its code begins a pass; first it gets what a worker has changed."""
+    part = state_of(df).part(Kept)
+    if part.ahead is not None:
+        part.given, part.ahead = changes(df) if part.ahead.reported else None, None
+        put(df)
     note_first(df)
-    state_of(df).part(Kept).iterators = _iterators_of(df)
+    part.iterators = _iterators_of(df)
 
 
 def end_pass(df: Any) -> None:
@@ -77,7 +81,7 @@ def _is_unfinished(iterator: Any) -> bool:
 def note_first(df: Any) -> dict[str, Any]:
     """What the node `df` had in its attributes as its first pass began here: what it has now, if none has begun."""
     part = state_of(df).part(Kept)
-    first = part.first  # read once: a thread of another flow over this node may begin anew
+    first = part.first
     if first is None:
         places = Places()
         first = describe(df, places)
@@ -92,6 +96,7 @@ def put(df: Any) -> None:
     given, part.given = part.given, None
     if given is None:
         return
+    part.named.update(given)
     described = describe(df, Places(part.held))
     wanted = {**first, **given}
     for name, text in wanted.items():
@@ -111,15 +116,32 @@ def changes(df: Any) -> dict[str, Any]:
     part = state_of(df).part(Kept)
     if part.given is not None:
         return part.given  # not in the attributes yet
-    first = part.first  # once, as in `note_first`
+    changed = {} if part.first is None else _changes_here(df, part, part.first)
+    ahead = part.ahead
+    if ahead is not None and ahead.reported:
+        now, before = describe(df), ahead.seen  # what the user has changed here since that pass began counts
+        changed |= {name: kept for name, kept in ahead.reported.items() if now.get(name) == before.get(name)}
+    return changed
+
+
+def undone(df: Any) -> dict[str, Any]:
+    """What has changed in the attributes of the node `df` since its first pass, as it was then: for a copy of now."""
+    first = state_of(df).part(Kept).first
     if first is None:
         return {}
+    now = describe(df)
+    return {name: text for name, text in first.items() if not is_opaque(text) and now.get(name) != text}
+
+
+def _changes_here(df: Any, part: Kept, first: Mapping[str, Any]) -> dict[str, Any]:
     changed, places = {}, Places(part.held)
     for name, now in describe(df, places).items():
         before = first.get(name)
         reason = _refusal(before, now)
         if now != before and not (reason and before is None and reason != HAS_SPAWNED):
             changed[name] = [OPAQUE, reason] if reason else now
+        elif name in part.named and not is_opaque(now):
+            changed[name] = now
     made = [(name, value) for name in changed if not is_opaque(changed[name]) for value in places.made.get(name, ())]
     for name in _held_twice(df, made) if made else ():
         changed[name] = [OPAQUE, "it was not there at first, and something else holds it, or an element of it, too"]

@@ -66,6 +66,8 @@ class Kept:
         self.held: dict[tuple[str, ...], Callable[[], Any]] = {}  # references to what it held then and can change
         self.iterators: dict[str, Any] = {}  # those that its last pass found as it began, and has not replaced
         self.given: dict[str, Any] | None = None  # what it is to have as its next pass begins; None to keep what it has
+        self.named: set[str] = set()  # the attributes that it was given so far: they count even if they are as at first
+        self.ahead: Any = None  # the `kept.KeptInWorker` of the worker whose copy has made the last pass, if one has
         self.has_warned = False  # that a pass was left early (`kept.warn_of_changes`)
 
 

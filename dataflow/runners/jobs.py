@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dataflow.protocol.base import Blocks, DataFlow, close_flow, depth_above
 from dataflow.protocol.datapoint import stack
 from dataflow.protocol.failures import failure_reporter
-from dataflow.protocol.kept import begin_anew, give, kept_by, require_found, restore, warn_of_changes
+from dataflow.protocol.kept import give, kept_by, require_found, restore, warn_of_changes
 from dataflow.protocol.passes import check_length, known_length, open_flow, promise
 from dataflow.protocol.seeding import Depth, Spread, Stream
 from dataflow.protocol.state import Promise, state_of
@@ -332,7 +332,7 @@ class PassTask(NamedTuple):
 
     num_before: int  # passes that were begun before it
     standalone: str  # why it must not depend on them (`Stream.standalone`)
-    kept: list[dict[str, Any]]  # what users' nodes keep as it begins (`kept_by`)
+    kept: list[dict[str, Any] | None]  # what users' nodes keep as it begins (`kept_by`); None for one that has it
     is_due: bool  # the worker does not have that, although it has made passes
     has_left: bool  # the pass before was left early
     repeated: bool = False  # `Stream.repeated`
@@ -354,9 +354,7 @@ class WholePasses(_Tasks):
         standalone = pass_task.standalone
         if self._num_begun != pass_task.num_before:
             standalone = standalone or _OF_SUCCESSOR
-        if not self._num_begun:
-            begin_anew(self.flow)
-        elif pass_task.has_left:
+        if self._num_begun and pass_task.has_left:
             warn_of_changes(self.flow, pass_task.kept)
         if pass_task.is_due or pass_task.has_left or not self._num_begun:
             give(self.flow, pass_task.kept)

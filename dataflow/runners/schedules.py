@@ -785,7 +785,7 @@ class OnePass(TaskSchedule):
         """
         self.begin(p)
         self._nodes = nodes
-        kept = [part.reported for part in nodes]
+        kept = [None if part.has_itself and not part.is_due else part.reported for part in nodes]
         is_due = any(part.is_due for part in nodes)
         task = PassTask(next(self._numbers), standalone, kept, is_due, has_left, repeated)
         is_issued = self.issue([self.task_queue.encode(task, is_only_task=True)], 1)

@@ -14,6 +14,7 @@ from dataflow.protocol.datapoint import HOLE, present
 from dataflow.protocol.fingerprints import Description, changed_code, describe_again, describe_flow, difference
 from dataflow.protocol.kept import (
     check_kept,
+    end_left_passes,
     give,
     kept_by,
     own_nodes,
@@ -220,6 +221,7 @@ class ResumableData(ProxyDataFlow[T_co]):
             )
         flow_state = state_of(self)
         with flow_state.lock:
+            end_left_passes(self.ds)
             give(self.ds, kept)
             flow_state.entropy, flow_state.fixed = root, True
             flow_state.passes, flow_state.part(Resumed).bookmark = mark.p, mark

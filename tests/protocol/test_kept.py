@@ -22,7 +22,7 @@ from dataflow import (
     ResumableData,
     seed,
 )
-from dataflow.protocol.kept import begin_anew, kept_by, reading_ahead, restore
+from dataflow.protocol.kept import reading_ahead
 from dataflow.protocol.seeding import Stream
 from tests.protocol.keeping import (
     ABOVE,
@@ -160,41 +160,69 @@ def test_a_pass_that_was_left_may_end_in_threads_of_threads_after_a_state_was_lo
         assert passes(df, 2) == expected
 
 
-@pytest.mark.parametrize("look", [kept_by, restore], ids=["look at it", "begin a pass"])
-def test_a_thread_of_another_flow_over_a_node_may_begin_anew_at_any_line(look):
-    points = []
-    df = RepeatedData(Keeping(0, value, add), 1)
-
-    def run(reached):
-        passes(df, 1)
-        with Tracer(reached, "protocol/kept"):
-            look(df)
-
-    run(lambda point: True)  # imports
-    run(lambda point: points.append(point) or True)
-    for chosen in points:
-        run(lambda point, chosen=chosen: point != chosen or bool(begin_anew(df)))
-    assert len(points) > 10
+def in_thread_in_process(make):
+    return in_process(lambda: in_thread(make))
 
 
-@pytest.mark.parametrize("above", [in_process, lambda make: in_process(lambda: in_thread(make))])
-def test_two_runners_over_one_node_continue_with_what_it_keeps(above):
+TWO = [*itertools.product([as_it_is, in_process, in_thread], repeat=2), (in_process, in_thread_in_process)]
+
+
+@pytest.mark.parametrize(("first", "second"), [two for two in TWO if two != (as_it_is, as_it_is)])
+def test_whoever_makes_the_next_pass_of_a_node_continues_with_what_it_keeps(first, second):
     def chain(first, second):
         df = Keeping(0, value, add)
         return ConcatData([first(lambda: df), second(lambda: df)])
 
-    expected = passes(chain(as_it_is, as_it_is), 3)
-    with chain(in_process, above) as df:
-        assert passes(df, 3) == expected
-    with ResumableData(chain(in_process, above)) as df:
-        assert passes(df, 1) == expected[:1]
-        state = saved(df)
-        assert passes(df, 2) == expected[1:]
-        df.load_state_dict(state)
-        assert passes(df, 2) == expected[1:]
-    with ResumableData(chain(in_process, above)) as df:
-        df.load_state_dict(state)
-        assert passes(df, 2) == expected[1:]
+    expected = passes(chain(as_it_is, as_it_is), 5)
+    with chain(first, second) as df:
+        assert passes(df, 3) == expected[:3]
+    with ResumableData(chain(first, second)) as df:
+        states = [saved(df)]
+        for k in range(2):
+            assert passes(df, 1) == expected[k : k + 1]
+            states.append(saved(df))
+        for k in (1, 0, 2):
+            df.load_state_dict(states[k])
+            assert passes(df, 3) == expected[k : k + 3]
+    with ResumableData(chain(first, second)) as df:
+        df.load_state_dict(states[1])
+        assert passes(df, 2) == expected[1:3]
+
+
+class CountsLate(DataFlow):
+    """Changes what it keeps after its first datapoint, too, once it may go on."""
+
+    def __init__(self):
+        self.num = 0
+        self.may_go_on = threading.Event()
+
+    def __iter__(self):
+        self.num += 1
+        yield self.num
+        self.may_go_on.wait(LIMIT)
+        self.num += 10
+        yield self.num
+
+
+@pytest.mark.parametrize("other", [as_it_is, in_thread])
+def test_a_pass_that_was_left_ends_before_a_state_is_loaded_for_another(other):
+    node = CountsLate()
+    node.may_go_on.set()
+    with ResumableData(ConcatData([other(lambda: node), in_thread(lambda: node)])) as df:
+        states, expected = [saved(df)], [list(df)]
+        assert expected == [[1, 11, 12, 22]]
+        df.load_state_dict(states[0])
+        for k, num in enumerate(df):
+            if k == 1:
+                node.may_go_on.clear()
+            if num == 12:  # the thread waits, or is about to
+                break
+        # It goes on while the state is loaded; that it has done so by then, nobody can tell from here.
+        timer = threading.Timer(0.1, node.may_go_on.set)
+        timer.start()
+        df.load_state_dict(states[0])
+        assert list(df) == expected[0]
+        timer.join()
 
 
 @pytest.mark.parametrize(("first", "second"), [*itertools.product([in_process, in_thread], repeat=2)])

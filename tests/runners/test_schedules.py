@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dataflow.errors import WorkerDied
 from dataflow.protocol.datapoint import HOLE
 from dataflow.protocol.kept import KeptInWorker
+from dataflow.protocol.state import Kept
 from dataflow.runners.rebatching import WorkerBatch
 from dataflow.runners.schedules import IndexRanges, ItemEnd, MapTasks, MixedSchedule, OnePass
 from dataflow.transport.message_layout import NO_ROOM
@@ -975,7 +976,7 @@ def test_passes_are_numbered_on_after_those_of_the_schedule_before():
 
 def test_what_nodes_keep_goes_with_the_pass_and_comes_back_at_its_end_only():
     nodes = [KeptInWorker(), KeptInWorker()]
-    nodes[1].reported, nodes[1].is_due = {"n": 1}, True
+    nodes[1].reported, nodes[1].is_due, nodes[1].here = {"n": 1}, True, Kept()
     schedule = OnePass(FakeTaskQueue())
     schedule.begin_pass(0, nodes=nodes)
     assert schedule.task_queue.slots[0].encoded == [(0, "", [{}, {"n": 1}], True, False, False)]
@@ -984,6 +985,7 @@ def test_what_nodes_keep_goes_with_the_pass_and_comes_back_at_its_end_only():
     body = (json.dumps([{"m": 2}, {"n": 3}]).encode(),)
     schedule.receive(Message(Kind.PASS_ENDED, 0, 0, 0, body, 0), [], None)
     assert [node.reported for node in nodes] == [{"m": 2}, {"n": 3}] and not nodes[1].is_due
+    assert nodes[1].here.ahead is nodes[1]  # what a copy has changed, the node here does not have
     schedule.begin_pass(1, nodes=nodes)
     receive(schedule, 1, kind=Kind.PASS_ENDED)
     assert [node.reported for node in nodes] == [{}, {}]
