@@ -188,6 +188,12 @@ def test_the_time_that_other_programs_take_does_not_count(monkeypatch):
     assert measured.thread_speedup == pytest.approx(measured.num_threads, rel=0.05)
 
 
+def test_a_delay_that_had_begun_before_is_not_taken_for_speed(monkeypatch):
+    monkeypatch.setattr(profiler, "_delayed", lambda: 2 * time.perf_counter())
+    measured = profile(MapData(numbers(), heavy), 0.2)
+    assert measured.seconds_per_datapoint >= 0.5 * measured.cpu_seconds > 1e-6
+
+
 def test_what_cannot_be_addressed_gets_a_parallel_map():
     df = MapData(DataFromGenerator(lambda: ([k] for k in range(40))), waits)
     best = profile(df, 0.2).recommended
