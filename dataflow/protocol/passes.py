@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -590,6 +591,15 @@ class _Here(threading.local):
 
 
 _here = _Here()
+
+
+def _leave_round_to_parent() -> None:
+    _here.done = None
+
+
+if hasattr(os, "register_at_fork"):
+    # A reset starts workers. One that is forked from there is in no round: it would skip what it resets a second time.
+    os.register_at_fork(after_in_child=_leave_round_to_parent)
 
 
 def running_pass(df: Node) -> RunningPass | None:

@@ -18,6 +18,7 @@ from dataflow import (
     DataFromList,
     JoinData,
     MapData,
+    MultiProcessRunnerZMQ,
     MultiThreadRunner,
     ParallelData,
     ResumableData,
@@ -556,6 +557,28 @@ def test_reset_state_runs_once_in_a_chain_of_super_calls():
 
     list(B(A(Passes())))
     assert reset == ["A", "A", "B"]
+
+
+def test_code_of_a_node_may_reset_what_it_begins_again_and_again_in_a_forked_worker():
+    class Inner(DataFlow):
+        def __init__(self):
+            self.resets = 0
+
+        def reset_state(self):
+            self.resets += 1
+
+        def __iter__(self):
+            yield [self.resets]
+
+    class Outer(DataFlow):
+        def __iter__(self):
+            inner = Inner()
+            for _ in range(3):
+                inner.reset_state()
+                yield from inner
+
+    with MultiProcessRunnerZMQ(Outer(), 1, strict=True, context="fork") as df:
+        assert list(df) == list(Outer()) == [[1], [2], [3]]
 
 
 def test_an_input_that_reset_state_makes_is_reset_and_told():
