@@ -143,11 +143,12 @@ def crash() -> None:
 
 def abort() -> None:
     faulthandler.disable()
-    os.kill(os.getpid(), signal.SIGABRT)
+    signal.raise_signal(signal.SIGABRT)
 
 
 def stop() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
+    # Into this thread: it would go on until another one has got what is sent to the process.
+    signal.raise_signal(signal.SIGSTOP)
 
 
 RELEASE = threading.Event()  # set by `released`, for threads that cannot be killed
