@@ -47,6 +47,7 @@ def test_the_essential_tests_exist_and_a_room_is_found_by_its_name():
 def test_every_slow_test_exists():
     names = costs.SLOW.read_text("utf-8").splitlines()
     assert names == sorted(set(names))
+    assert not [name for name in names if " at 0x" in name], "these names are others in each run: give the cases ids"
     for name in names:
         path, *_, test = name.partition("[")[0].split("::")
         is_doctest = "." in test

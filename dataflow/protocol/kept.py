@@ -20,9 +20,9 @@ from typing import Any, Final
 from weakref import ref
 
 from dataflow.errors import NotReproducible
-from dataflow.protocol.passes import Node, UserCode, known_length, makes_passes_by_code, walk
+from dataflow.protocol.passes import Node, UserCode, known_length, makes_passes_by_code, reset_only, walk
 from dataflow.protocol.seeding import Stream
-from dataflow.protocol.state import Kept, Taken, state_of
+from dataflow.protocol.state import RESET, Kept, Taken, state_of
 from dataflow.system.worker_info import place_words
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "end_left_passes",
     "give",
     "kept_by",
+    "note_reset",
     "own_nodes",
     "parts_of_workers",
     "report",
@@ -51,6 +52,7 @@ class KeptInWorker:
     def __init__(self) -> None:
         self.reported: dict[str, Any] = {}  # what has changed since the first pass, as of the last report
         self.is_due = False  # this did not come from the worker, which must not continue with what it has
+        self.is_loaded = False  # a state has given this, and no pass has begun since
         self.is_for_both = False  # passes are made here, too, and the node was given it here as well
         self.runner: Callable[[], Any] = lambda: None  # a weak reference to the one whose worker makes the passes
         self.has_itself = False  # the worker is a thread and has the node, not a copy
@@ -117,6 +119,7 @@ def give(ds: Node, kept: Sequence[dict[str, Any] | None], *, to_workers_only: bo
         if id(df) not in here or not to_workers_only:
             part = _in_worker(df)
             part.reported, part.is_due, part.is_for_both = given, True, id(df) in here
+            part.is_loaded = not to_workers_only
         if id(df) in here and not to_workers_only:
             of_node = state_of(df).part(Kept)
             of_node.given, of_node.ahead = given, None
@@ -134,25 +137,54 @@ def parts_of_workers(runner: Node, ds: Node, *, are_copies: bool) -> list[KeptIn
     parts = [_in_worker(df) for df in nodes]
     for df, part in zip(nodes, parts, strict=True):
         part.has_itself = not are_copies and id(df) in direct
-        if not are_copies and not part.has_itself:
-            continue
-        from dataflow.protocol.kept_changes import undone  # which few flows need
-        from dataflow.protocol.kept_values import describe
-
-        of_node = state_of(df).part(Kept)
-        has_taken = part.is_for_both and of_node.given is None  # a pass here, so it is what the attributes have
-        if part.is_due and not has_taken:
-            part.reported = (undone(df) if are_copies else {}) | part.reported
-            of_node.given = None if part.is_for_both else of_node.given
-        elif are_copies or of_node.ahead is not None:
-            before, part.reported = part.reported, _changes(df)
-            part.is_due = part.is_due or part.runner() is not runner or part.reported != before
-        else:
-            part.is_due = False
-        part.runner = ref(runner)
-        part.seen = describe(df) if are_copies else {}
-        part.here, of_node.ahead = (of_node, part) if are_copies else (None, None)
+        part.is_loaded = False
+        if are_copies or part.has_itself:
+            with state_of(df).lock:  # a thread may reset it now
+                _continue_with_last(df, part, runner, are_copies=are_copies)
     return parts
+
+
+def _continue_with_last(df: Node, part: KeptInWorker, runner: Node, *, are_copies: bool) -> None:
+    from dataflow.protocol.kept_changes import undone  # which few flows need
+    from dataflow.protocol.kept_values import describe
+
+    of_node = state_of(df).part(Kept)
+    has_taken = part.is_for_both and of_node.given is None  # a pass here, so it is what the attributes have
+    if part.is_due and not has_taken:
+        part.reported = (undone(df) if are_copies else {}) | part.reported
+        of_node.given = None if part.is_for_both else of_node.given
+    elif are_copies or of_node.ahead is not None:
+        before, part.reported = part.reported, _changes(df)
+        part.is_due = part.is_due or part.runner() is not runner or part.reported != before or RESET in before
+    else:
+        part.is_due = False
+    part.runner = ref(runner)
+    part.seen = describe(df) if are_copies else {}
+    part.here, of_node.ahead = (of_node, part) if are_copies else (None, None)
+
+
+def note_reset(ds: Node, *, are_copies: bool) -> None:
+    """Note that a runner is closed or reset, whose workers make passes of `ds`: what nodes keep, they kept before.
+
+    A new worker resets its nodes before it knows what they keep, which would replace what the reset makes anew, such as
+    a generator. So it resets them again once they have that, as without workers, where it is the second time, too.
+    """
+    direct = {id(df): df for df in walk(ds)}
+    for df in own_nodes(ds):
+        part, of_node = _in_worker(df), state_of(df).part(Kept)
+        has_itself = not are_copies and id(df) in direct
+        if part.is_loaded:
+            continue  # this comes after the reset
+        if are_copies or (has_itself and of_node.ahead is not None):
+            from dataflow.protocol.kept_values import describe  # which few flows need
+
+            part.reported, part.is_due, part.is_for_both = _changes(df), False, False
+            part.here, part.seen, of_node.ahead = of_node, describe(df), part
+        if part.reported:
+            part.reported = {**part.reported, RESET: True}
+    if not are_copies:
+        for df in direct.values():
+            state_of(df).ready = False  # even if a thread of another runner uses it
 
 
 def end_left_passes(ds: Node) -> None:
@@ -168,10 +200,11 @@ def end_left_passes(ds: Node) -> None:
 
 def restore(ds: Node) -> None:
     """Let a pass of `ds` begin: what its nodes were given becomes their attributes, except below workers."""
-    for df in filter(makes_passes_by_code, walk(ds, uncached=True)):
+    nodes = list(filter(makes_passes_by_code, walk(ds, uncached=True)))
+    if nodes:
         from dataflow.protocol.kept_changes import put  # which few flows need
 
-        put(df)
+        put(nodes, reset_only)
 
 
 def warn_of_changes(ds: Node, kept: Sequence[dict[str, Any] | None]) -> None:
@@ -262,6 +295,8 @@ def check_kept(ds: Node, kept: Any) -> None:
         from dataflow.protocol.kept_values import make, may_be_set  # which few flows need
 
         for name, description in dict(changed).items():
+            if name == RESET and description is True:
+                continue
             if not may_be_set(df, name):
                 raise ValueError(f"{type(df).__name__} cannot keep {name!r}")
             try:

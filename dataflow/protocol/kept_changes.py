@@ -8,7 +8,7 @@ is (`kept_values`), by what has been there before, or since something else holds
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count, cycle, repeat
 from operator import length_hint
 from types import FunctionType, GeneratorType
@@ -26,20 +26,20 @@ from dataflow.protocol.kept_values import (
     make,
     parts_of,
 )
-from dataflow.protocol.state import Kept, is_flow, state_of
+from dataflow.protocol.state import RESET, Kept, is_flow, state_of
 from dataflow.system.references import COLLECTIONS, attributes_of, parts, reached
 
-__all__ = ["begin_pass", "changes", "end_pass", "held_over", "put", "undone"]
+__all__ = ["begin_pass", "call_unseen", "changes", "end_pass", "held_over", "put", "undone"]
 
 _NOT_THERE: Final = "an object that was not there at first"
 
 
-def begin_pass(df: Any) -> None:
-    """Remember what the node `df` has as its code begins a pass; first it gets what a worker has changed."""
+def begin_pass(df: Any, reset: Callable[[Any], None]) -> None:
+    """Remember what the node `df` has as its code begins a pass; first it gets what a worker has changed (`put`)."""
     part = state_of(df).part(Kept)
     if part.ahead is not None:
         part.given, part.ahead = changes(df) if part.ahead.reported else None, None
-        put(df)
+        put([df], reset)
     note_first(df)
     part.iterators = _iterators_of(df)
 
@@ -89,13 +89,27 @@ def note_first(df: Any) -> dict[str, Any]:
     return first
 
 
-def put(df: Any) -> None:
-    """Let a pass of the node `df` begin: what it was given becomes its attributes."""
-    first = note_first(df)
-    part = state_of(df).part(Kept)
-    given, part.given = part.given, None
-    if given is None:
-        return
+def put(nodes: Sequence[Any], reset: Callable[[Any], None]) -> None:
+    """Let a pass begin: what its nodes were given becomes their attributes.
+
+    Args:
+        nodes: The nodes.
+        reset: Resets one node. It is called for those that were reset after they had kept what they are given.
+    """
+    to_reset = []
+    for df in nodes:
+        first = note_first(df)
+        part = state_of(df).part(Kept)
+        given, part.given = part.given, None
+        if given is not None:
+            if RESET in given:
+                to_reset.append(df)
+            _put(df, part, {name: text for name, text in given.items() if name != RESET}, first)
+    for df in to_reset:
+        reset(df)
+
+
+def _put(df: Any, part: Kept, given: Mapping[str, Any], first: Mapping[str, Any]) -> None:
     part.named.update(given)
     described = describe(df, Places(part.held))
     wanted = {**first, **given}
@@ -118,10 +132,21 @@ def changes(df: Any) -> dict[str, Any]:
         return part.given  # not in the attributes yet
     changed = {} if part.first is None else _changes_here(df, part, part.first)
     ahead = part.ahead
+    if changed and ahead is None and not state_of(df).ready:
+        changed[RESET] = True  # the next pass resets it
     if ahead is not None and ahead.reported:
         now, before = describe(df), ahead.seen  # what the user has changed here since that pass began counts
         changed |= {name: kept for name, kept in ahead.reported.items() if now.get(name) == before.get(name)}
     return changed
+
+
+def call_unseen(df: Any, reset: Callable[[], object]) -> None:
+    """Call `reset`: what it changes in the node `df` is no change by the user, which would count more than `ahead`."""
+    before = describe(df)
+    reset()
+    ahead, now = state_of(df).part(Kept).ahead, describe(df)
+    if ahead is not None:
+        ahead.seen = {**ahead.seen, **{name: text for name, text in now.items() if before.get(name) != text}}
 
 
 def undone(df: Any) -> dict[str, Any]:

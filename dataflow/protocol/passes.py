@@ -293,7 +293,7 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     code = state_of(df).part(UserCode)
     may_keep = code.made_in is None  # what code makes anew for each of its passes keeps nothing
     if may_keep:
-        begin_pass(df)
+        begin_pass(df, reset_only)
     before = describe(df) if stream.standalone else None
     frame = id(sys._getframe())
     try:
@@ -747,6 +747,12 @@ def reset_in_round(reset: Callable[[set[FlowState]], object], ready: Iterable[Fl
         reset(_here.done)
     finally:
         _here.done = outer
+
+
+def reset_only(df: Any) -> None:
+    """Reset the node `df`, but none below it."""
+    below = [state_of(node) for node in walk(df) if node is not df]
+    reset_in_round(lambda _: df.reset_state(), below)
 
 
 def assign_streams(df: Node, stream: Stream) -> None:

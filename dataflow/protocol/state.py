@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dataflow.system.cleanup import Closeable
 
 __all__ = [
+    "RESET",
     "Continued",
     "Drops",
     "FirstCalls",
@@ -56,6 +57,10 @@ class Drops:
 
     has_dropped = False
     has_skipped = False  # what this node makes of several datapoints: it can be addressed, what counts above it cannot
+
+
+RESET: Final = "reset_state()"
+"""A name among what a node keeps: the node was reset afterwards, so a node that is given the rest is reset, too."""
 
 
 class Kept:

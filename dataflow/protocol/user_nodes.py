@@ -28,7 +28,7 @@ from dataflow.protocol.passes import (
     with_length_checked,
 )
 from dataflow.protocol.seeding import Stream, current_root
-from dataflow.protocol.state import FlowState, flows_in, state_of
+from dataflow.protocol.state import FlowState, Kept, flows_in, state_of
 
 __all__ = ["found_inputs", "is_ours", "made_by_code", "super_pass", "tracked_reset", "wrap_user_node"]
 
@@ -142,7 +142,12 @@ def _reset(self: Any, state: FlowState, reset: Callable[[Any], None], done: set[
         try:
             state.ready = False
             code.resetting, code.rng, state.tolerance = done, None, None
-            _call_reset(self, reset)
+            if state.part(Kept).ahead is None:
+                _call_reset(self, reset)
+            else:
+                from dataflow.protocol.kept_changes import call_unseen  # which few flows need
+
+                call_unseen(self, lambda: _call_reset(self, reset))
             state.ready = True
         finally:
             code.resetting = code.reset_code = None

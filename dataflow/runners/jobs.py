@@ -359,6 +359,7 @@ class WholePasses(_Tasks):
         if pass_task.is_due or pass_task.has_left or not self._num_begun:
             give(self.flow, pass_task.kept)
         self._num_begun += 1
+        open_flow(self.flow, self.stream)  # a thread of this process may have to reset it again
         self._is_alone = bool(standalone)
         restore(self.flow)
         stream = replace(self.stream, standalone=standalone, repeated=pass_task.repeated)

@@ -39,6 +39,7 @@ from dataflow.observe.figures import Figures
 from dataflow.observe.observer import figures_of
 from dataflow.protocol.base import Blocks, DataFlow, ProxyDataFlow, T_co
 from dataflow.protocol.failures import FailureReporter, Report, Tolerance, failure_reporter, reporting_to
+from dataflow.protocol.kept import note_reset
 from dataflow.protocol.passes import known_length, passes_on, picked_here, promise, walk
 from dataflow.protocol.pauses import paused, pausing, resumed
 from dataflow.protocol.seeding import Stream, current_root
@@ -412,6 +413,7 @@ class WorkerNode(ProxyDataFlow[T_co]):
             assert stream is not None, "reset_state was wrapped: it finds its place"
             if self.strict or self._df_remote_inputs:
                 state_of(self).continued.forget()
+            self._df_note_reset()
             self._df_start(stream)  # before an input that is read here has threads, or files that a child would inherit
         else:
             self._df_begin_failures()
@@ -419,6 +421,17 @@ class WorkerNode(ProxyDataFlow[T_co]):
                 initialise(self.options.worker_init)
         if not self.num_workers or not self._df_remote_inputs:
             super().reset_state()
+
+    def _df_close(self) -> None:
+        try:
+            self._df_note_reset()
+        finally:
+            super()._df_close()
+
+    def _df_note_reset(self) -> None:
+        """Note for the nodes below that this node is closed or reset, unless it is closed already."""
+        if self.strict and self._df_remote_inputs and state_of(self).resource is not None:
+            note_reset(self.ds, are_copies=self._df_is_copied)
 
     # -- iteration -----------------------------------------------------------------------------------------------------
 

@@ -308,7 +308,11 @@ def test_a_saved_state_may_be_loaded_where_the_file_lies_elsewhere(form, path, t
         assert_same(list(df), rest)
 
 
-@pytest.mark.parametrize(("form", "kind"), covering(FORMATS, ["MultiProcessRunnerZMQ", "MultiThreadRunner"]), ids=str)
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    covering(FORMATS, ["MultiProcessRunnerZMQ", "MultiThreadRunner"]),
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_strict_runners_share_a_file_by_index(form, kind, path):
     with seeded(4), opened(form, path, shuffle=True) as df:
         expected = list(df)

@@ -189,6 +189,144 @@ def test_whoever_makes_the_next_pass_of_a_node_continues_with_what_it_keeps(firs
         assert passes(df, 2) == expected[1:3]
 
 
+class Seeded(DataFlow):
+    """Counts its passes and resets, and draws from a generator that each reset makes anew, or only the first."""
+
+    def __init__(self, once=False, mark=None):
+        self.once = once
+        self.mark = mark  # a file that is there once a pass has killed its process
+        self.num = self.resets = 0
+        self.generator = None
+
+    def reset_state(self):
+        self.resets += 1
+        if not self.once or self.generator is None:
+            self.generator = np.random.default_rng(5)
+
+    def __len__(self):
+        return NUM
+
+    def __iter__(self):
+        self.num += 1
+        for k in range(NUM):
+            if self.mark is not None and self.num == 3 and k == 1 and not os.path.exists(self.mark):
+                open(self.mark, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield [self.num, self.resets, int(self.generator.integers(1000))]
+
+
+def in_thread_in_thread(make):
+    return in_thread(lambda: in_thread(make))
+
+
+def in_process_in_process(make):
+    return in_process(lambda: in_process(make))
+
+
+@pytest.mark.parametrize(
+    ("renew", "once"),
+    [
+        ("close", False),
+        ("reset_state", True),
+        pytest.param("close", True, marks=pytest.mark.full),
+        pytest.param("reset_state", False, marks=pytest.mark.full),
+    ],
+)
+@pytest.mark.parametrize(
+    "above",
+    [
+        in_thread,
+        in_process,
+        in_thread_in_thread,
+        in_thread_in_process,
+        pytest.param(in_process_in_process, marks=pytest.mark.full),
+        pytest.param(functools.partial(in_process, context="forkserver"), id="forkserver", marks=pytest.mark.full),
+    ],
+)
+def test_a_reset_comes_after_what_was_kept_and_before_a_state_that_is_loaded(above, renew, once):
+    def make():
+        return Seeded(once)
+
+    def loops(df):
+        found = [list(df), list(df)]
+        for _ in range(2):
+            getattr(df, renew)()
+            found += [list(df), list(df)]
+        return found
+
+    expected = loops(make())
+    assert (expected[2][0][2] == expected[0][0][2]) is not once
+    with above(make) as df:
+        assert loops(df) == expected
+
+    def resumed(df):
+        getattr(df, renew)()
+        states = [saved(df)]
+        passes(df, 2)
+        states.append(saved(df))
+        getattr(df, renew)()
+        datapoints = iter(df)
+        found = [next(datapoints)]
+        states.append(saved(df))
+        found += datapoints
+        df.load_state_dict(states[1])
+        getattr(df, renew)()
+        return [*found, *df], states
+
+    with ResumableData(make()) as df:
+        expected, states = resumed(df)
+    with ResumableData(above(make)) as df:
+        found, same = resumed(df)
+    assert found == expected
+    for state in (states, same):
+        for k, rest in ((1, expected[NUM:]), (2, expected[1:NUM])):
+            for resumes in (make, above):
+                with ResumableData(resumes(make) if resumes is above else make()) as df:
+                    df.load_state_dict(state[k])
+                    assert [dp[::2] for dp in df] == [dp[::2] for dp in rest]
+
+
+@pytest.mark.parametrize("above", [as_it_is, in_thread, in_process, in_thread_in_process])
+def test_a_state_that_is_saved_after_close_says_that_a_reset_is_next(above):
+    with ResumableData(above(Seeded)) as df:
+        passes(df, 1)
+        df.close()
+        state = saved(df)
+        expected = list(df)
+    for resumes in (as_it_is, above):
+        with ResumableData(resumes(Seeded)) as df:
+            df.load_state_dict(state)
+            assert list(df) == expected
+
+
+def test_the_successor_of_a_worker_that_was_reset_is_reset_too(tmp_path):
+    def loops(df):
+        found = [list(df), list(df)]
+        df.close()
+        return [*found, list(df), list(df)]
+
+    mark = str(tmp_path / "killed")
+    with MultiProcessRunnerZMQ(Seeded(mark=mark), 1, strict=True, max_restarts=1) as df:
+        found = loops(df)
+    assert os.path.exists(mark)
+    assert found == loops(Seeded())
+
+
+@pytest.mark.parametrize("renew", ["close", "reset_state"])
+@pytest.mark.parametrize(("first", "second"), [*itertools.product([in_process, in_thread], repeat=2)])
+def test_a_reset_of_one_of_two_runners_over_a_node_resets_it(first, second, renew):
+    def loops(first, second):
+        df = Seeded()
+        with first(lambda: df) as one, second(lambda: df) as other:
+            found = [list(one), list(other)]
+            for renewed, next_one in ((one, one), (one, other), (other, one), (other, other)):
+                getattr(renewed, renew)()
+                found += [list(next_one), list(one), list(other)]
+        return [[(dp[0], dp[2]) for dp in each] for each in found]
+
+    assert loops(first, second) == loops(lambda make: MapData(make(), list), lambda make: MapData(make(), list))
+
+
 class CountsLate(DataFlow):
     """Changes what it keeps after its first datapoint, too, once it may go on."""
 
