@@ -552,7 +552,8 @@ class DataFlow(GenericIn[T_co]):
 
         Iterating the flow again resets it first.
         """
-        self._df_close()
+        if not state_of(self).part(UserCode).closes_alone:
+            self._df_close()
 
     def statistics(self) -> FlowStatistics:
         """Where the time goes: the figures of all nodes and workers, since the workers were started.

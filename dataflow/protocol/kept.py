@@ -20,7 +20,7 @@ from typing import Any, Final
 from weakref import ref
 
 from dataflow.errors import NotReproducible
-from dataflow.protocol.passes import Node, UserCode, known_length, makes_passes_by_code, reset_only, walk
+from dataflow.protocol.passes import Node, UserCode, known_length, makes_passes_by_code, renew, walk
 from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import RESET, Kept, Taken, state_of
 from dataflow.system.worker_info import place_words
@@ -55,7 +55,7 @@ class KeptInWorker:
         self.is_loaded = False  # a state has given this, and no pass has begun since
         self.is_for_both = False  # passes are made here, too, and the node was given it here as well
         self.runner: Callable[[], Any] = lambda: None  # a weak reference to the one whose worker makes the passes
-        self.has_itself = False  # the worker is a thread and has the node, not a copy
+        self.has_itself = False  # the worker is a thread: it has the node, or a runner below it knows what that keeps
         self.here: Kept | None = None  # that of the node here, if the worker has a copy of it
         self.seen: dict[str, Any] = {}  # the attributes of the node here, as the worker's last pass began
 
@@ -128,23 +128,33 @@ def give(ds: Node, kept: Sequence[dict[str, Any] | None], *, to_workers_only: bo
 def parts_of_workers(runner: Node, ds: Node, *, are_copies: bool) -> list[KeptInWorker]:
     """What is known of the `own_nodes` of `ds`, whose next pass a worker of `runner` makes.
 
-    It continues with what has changed last, in its copies of the nodes, in those of another runner, or here: by a pass,
-    or by the user, for whom the runner starts another worker. A thread that has the nodes themselves changes them in
-    its passes and, as it resets them, even now: it gets only what they do not have.
+    Args:
+        runner: The runner.
+        ds: Its input.
+        are_copies: The worker has copies of the nodes. Otherwise it is a thread that has the nodes themselves, as far
+            as the workers of runners below it do not.
     """
     direct = {id(df) for df in walk(ds)}  # not those of workers of the worker
     nodes = own_nodes(ds)
     parts = [_in_worker(df) for df in nodes]
     for df, part in zip(nodes, parts, strict=True):
-        part.has_itself = not are_copies and id(df) in direct
-        part.is_loaded = False
-        if are_copies or part.has_itself:
+        part.has_itself, part.is_loaded = not are_copies, False
+        if are_copies or id(df) in direct:
             with state_of(df).lock:  # a thread may reset it now
                 _continue_with_last(df, part, runner, are_copies=are_copies)
+        part.runner = ref(runner)
     return parts
 
 
 def _continue_with_last(df: Node, part: KeptInWorker, runner: Node, *, are_copies: bool) -> None:
+    """Let the next pass of `df` continue with what has changed last: `part.reported`, given to its worker if due.
+
+    - If a state was loaded, or the last pass was left early: with what was loaded, or with what that pass began with,
+      unless a pass here has taken it meanwhile. It is given to the worker.
+    - A copy: with what the last pass has changed, here or in any copy, and what the user has changed here since. It is
+      given if this worker has not made that pass, or something has changed after it.
+    - A thread that has the node itself: with what the node has. What a copy has changed since is given.
+    """
     from dataflow.protocol.kept_changes import undone  # which few flows need
     from dataflow.protocol.kept_values import describe
 
@@ -158,16 +168,15 @@ def _continue_with_last(df: Node, part: KeptInWorker, runner: Node, *, are_copie
         part.is_due = part.is_due or part.runner() is not runner or part.reported != before or RESET in before
     else:
         part.is_due = False
-    part.runner = ref(runner)
     part.seen = describe(df) if are_copies else {}
     part.here, of_node.ahead = (of_node, part) if are_copies else (None, None)
 
 
-def note_reset(ds: Node, *, are_copies: bool) -> None:
+def note_reset(ds: Node, *, are_copies: bool, is_closed: bool) -> None:
     """Note that a runner is closed or reset, whose workers make passes of `ds`: what nodes keep, they kept before.
 
-    A new worker resets its nodes before it knows what they keep, which would replace what the reset makes anew, such as
-    a generator. So it resets them again once they have that, as without workers, where it is the second time, too.
+    A new worker resets its nodes before it is given what they keep, which would replace what the reset has made, such
+    as a generator. So it resets them again afterwards (`RESET`). Without workers, it is a second reset as well.
     """
     direct = {id(df): df for df in walk(ds)}
     for df in own_nodes(ds):
@@ -180,8 +189,8 @@ def note_reset(ds: Node, *, are_copies: bool) -> None:
 
             part.reported, part.is_due, part.is_for_both = _changes(df), False, False
             part.here, part.seen, of_node.ahead = of_node, describe(df), part
-        if part.reported:
-            part.reported = {**part.reported, RESET: True}
+        if part.reported or part.runner() is not None:  # a pass has begun
+            part.reported = {**part.reported, RESET: is_closed or part.reported.get(RESET, False)}
     if not are_copies:
         for df in direct.values():
             state_of(df).ready = False  # even if a thread of another runner uses it
@@ -204,7 +213,11 @@ def restore(ds: Node) -> None:
     if nodes:
         from dataflow.protocol.kept_changes import put  # which few flows need
 
-        put(nodes, reset_only)
+        put(nodes, renew)
+    here = {id(df) for df in walk(ds)}
+    for df in own_nodes(ds):
+        if id(df) not in here:
+            _in_worker(df).is_loaded = False  # a reset by the code of this pass comes after that
 
 
 def warn_of_changes(ds: Node, kept: Sequence[dict[str, Any] | None]) -> None:
@@ -216,7 +229,7 @@ def warn_of_changes(ds: Node, kept: Sequence[dict[str, Any] | None]) -> None:
     """
     for df, now, before in zip(own_nodes(ds), kept_by(ds), kept, strict=True):
         before = now if before is None else before
-        changed = [name for name in {**now, **before} if now.get(name) != before.get(name)]
+        changed = [name for name in {**now, **before} if name != RESET and now.get(name) != before.get(name)]
         part = state_of(df).part(Kept)
         if changed and not part.has_warned:
             part.has_warned = True
@@ -277,7 +290,7 @@ def _changed_out_of_sight(ds: Node) -> str:
             references = state_of(df).part(UserCode).others.valuerefs()
             waiting += [other for other in (reference() for reference in references) if other is not None]
             if id(df) not in found and makes_passes_by_code(df):
-                for name in _changes(df):
+                for name in _changes(df).keys() - {RESET}:
                     return f"{type(df).__name__}.{name}"
     return ""
 
@@ -295,7 +308,7 @@ def check_kept(ds: Node, kept: Any) -> None:
         from dataflow.protocol.kept_values import make, may_be_set  # which few flows need
 
         for name, description in dict(changed).items():
-            if name == RESET and description is True:
+            if name == RESET and isinstance(description, bool):
                 continue
             if not may_be_set(df, name):
                 raise ValueError(f"{type(df).__name__} cannot keep {name!r}")

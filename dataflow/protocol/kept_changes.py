@@ -34,12 +34,12 @@ __all__ = ["begin_pass", "call_unseen", "changes", "end_pass", "held_over", "put
 _NOT_THERE: Final = "an object that was not there at first"
 
 
-def begin_pass(df: Any, reset: Callable[[Any], None]) -> None:
+def begin_pass(df: Any, renew: Callable[[Any, bool], None]) -> None:
     """Remember what the node `df` has as its code begins a pass; first it gets what a worker has changed (`put`)."""
     part = state_of(df).part(Kept)
     if part.ahead is not None:
         part.given, part.ahead = changes(df) if part.ahead.reported else None, None
-        put([df], reset)
+        put([df], renew)
     note_first(df)
     part.iterators = _iterators_of(df)
 
@@ -89,24 +89,25 @@ def note_first(df: Any) -> dict[str, Any]:
     return first
 
 
-def put(nodes: Sequence[Any], reset: Callable[[Any], None]) -> None:
+def put(nodes: Sequence[Any], renew: Callable[[Any, bool], None]) -> None:
     """Let a pass begin: what its nodes were given becomes their attributes.
 
     Args:
         nodes: The nodes.
-        reset: Resets one node. It is called for those that were reset after they had kept what they are given.
+        renew: Resets a node, and closes it before if that is true. It is called for those that were reset after they
+            had kept what they are given.
     """
-    to_reset = []
+    to_renew = []
     for df in nodes:
         first = note_first(df)
         part = state_of(df).part(Kept)
         given, part.given = part.given, None
         if given is not None:
             if RESET in given:
-                to_reset.append(df)
+                to_renew.append((df, given[RESET]))
             _put(df, part, {name: text for name, text in given.items() if name != RESET}, first)
-    for df in to_reset:
-        reset(df)
+    for df, is_closed in to_renew:
+        renew(df, is_closed)
 
 
 def _put(df: Any, part: Kept, given: Mapping[str, Any], first: Mapping[str, Any]) -> None:
@@ -132,7 +133,7 @@ def changes(df: Any) -> dict[str, Any]:
         return part.given  # not in the attributes yet
     changed = {} if part.first is None else _changes_here(df, part, part.first)
     ahead = part.ahead
-    if changed and ahead is None and not state_of(df).ready:
+    if part.first is not None and ahead is None and not state_of(df).ready:
         changed[RESET] = True  # the next pass resets it
     if ahead is not None and ahead.reported:
         now, before = describe(df), ahead.seen  # what the user has changed here since that pass began counts

@@ -101,6 +101,7 @@ class UserCode:
         self.resetting: set[FlowState] | None = None
         self.reset_code: RunningPass | None = None  # the running `reset_state`, if a flow has begun in it
         self.rng: Rng | None = None  # of an RNGDataFlow outside of a pass, for its reset_state
+        self.closes_alone = False  # `close` of its class is called without what the built-in class below does in it
         self.changed = ""  # an attribute that was changed by a pass which must stand alone
         self.is_length_checked = False  # the number of datapoints of a pass was compared with the length
 
@@ -293,7 +294,7 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     code = state_of(df).part(UserCode)
     may_keep = code.made_in is None  # what code makes anew for each of its passes keeps nothing
     if may_keep:
-        begin_pass(df, reset_only)
+        begin_pass(df, renew)
     before = describe(df) if stream.standalone else None
     frame = id(sys._getframe())
     try:
@@ -749,8 +750,15 @@ def reset_in_round(reset: Callable[[set[FlowState]], object], ready: Iterable[Fl
         _here.done = outer
 
 
-def reset_only(df: Any) -> None:
-    """Reset the node `df`, but none below it."""
+def renew(df: Any, is_closed: bool) -> None:
+    """Reset the node `df`, but none below it; if it was closed before, call what its class closes, too."""
+    code = state_of(df).part(UserCode)
+    if is_closed:
+        try:
+            code.closes_alone = True
+            df.close()
+        finally:
+            code.closes_alone = False
     below = [state_of(node) for node in walk(df) if node is not df]
     reset_in_round(lambda _: df.reset_state(), below)
 

@@ -60,7 +60,10 @@ class Drops:
 
 
 RESET: Final = "reset_state()"
-"""A name among what a node keeps: the node was reset afterwards, so a node that is given the rest is reset, too."""
+"""A name among what a node keeps: the node was reset afterwards, so a node that is given the rest is reset, too.
+
+The value says whether it was closed before that.
+"""
 
 
 class Kept:

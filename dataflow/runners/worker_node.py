@@ -413,7 +413,7 @@ class WorkerNode(ProxyDataFlow[T_co]):
             assert stream is not None, "reset_state was wrapped: it finds its place"
             if self.strict or self._df_remote_inputs:
                 state_of(self).continued.forget()
-            self._df_note_reset()
+            self._df_note_reset(is_closed=False)
             self._df_start(stream)  # before an input that is read here has threads, or files that a child would inherit
         else:
             self._df_begin_failures()
@@ -424,14 +424,14 @@ class WorkerNode(ProxyDataFlow[T_co]):
 
     def _df_close(self) -> None:
         try:
-            self._df_note_reset()
+            self._df_note_reset(is_closed=True)
         finally:
             super()._df_close()
 
-    def _df_note_reset(self) -> None:
+    def _df_note_reset(self, *, is_closed: bool) -> None:
         """Note for the nodes below that this node is closed or reset, unless it is closed already."""
         if self.strict and self._df_remote_inputs and state_of(self).resource is not None:
-            note_reset(self.ds, are_copies=self._df_is_copied)
+            note_reset(self.ds, are_copies=self._df_is_copied, is_closed=is_closed)
 
     # -- iteration -----------------------------------------------------------------------------------------------------
 

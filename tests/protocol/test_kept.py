@@ -18,8 +18,10 @@ from dataflow import (
     MapData,
     MultiProcessRunnerZMQ,
     NotReproducible,
+    ProxyDataFlow,
     RepeatedData,
     ResumableData,
+    StateMismatch,
     seed,
 )
 from dataflow.protocol.kept import reading_ahead
@@ -297,6 +299,107 @@ def test_a_state_that_is_saved_after_close_says_that_a_reset_is_next(above):
         with ResumableData(resumes(Seeded)) as df:
             df.load_state_dict(state)
             assert list(df) == expected
+    damaged = {**state, "kept": [{**state["kept"][0], "reset_state()": 1}]}
+    with pytest.raises(StateMismatch, match="cannot keep 'reset_state"):
+        ResumableData(above(Seeded)).load_state_dict(damaged)
+
+
+class Exclusive(ProxyDataFlow):
+    """Opens something that can be open once in a process, and counts its passes."""
+
+    def __init__(self, ds):
+        super().__init__(ds)
+        self.num = 0
+        self.is_open = False
+
+    def reset_state(self):
+        super().reset_state()
+        assert not self.is_open, "it is open already"
+        self.is_open = True
+
+    def close(self):
+        super().close()
+        self.is_open = False
+
+    def __iter__(self):
+        assert self.is_open
+        self.num += 1
+        for dp in self.ds:
+            yield [self.num, *dp]
+
+
+@pytest.mark.parametrize("above", [in_process, in_thread, in_thread_in_process])
+def test_what_close_has_closed_is_closed_before_the_second_reset(above):
+    def loops(df):
+        found = []
+        for _ in range(3):
+            found += [list(df), list(df)]
+            df.close()
+        return found
+
+    assert loops(above(lambda: Exclusive(Seeded()))) == loops(Exclusive(Seeded()))
+
+
+class Renewing(ProxyDataFlow):
+    """It resets its input as each of its passes begins."""
+
+    def __iter__(self):
+        self.ds.reset_state()
+        yield from self.ds
+
+
+@pytest.mark.parametrize("inner", [in_thread, in_process])
+def test_a_reset_by_the_code_of_a_pass_comes_after_the_state_with_which_the_pass_begins(inner):
+    def resumed(above, inner):
+        with ResumableData(above(lambda: Renewing(inner(Seeded)))) as df:
+            states, found = [], []
+            for _ in range(3):
+                found.append([dp[::2] for dp in df])
+                states.append(saved(df))
+            for state in states:
+                df.load_state_dict(state)
+                found.append([dp[::2] for dp in df])
+        return found
+
+    expected = resumed(as_it_is, as_it_is)
+    assert resumed(as_it_is, inner) == resumed(in_thread, inner) == expected
+
+
+class CountsResets(DataFlow):
+    """It keeps nothing from pass to pass."""
+
+    def __init__(self):
+        self.resets = 0
+
+    def reset_state(self):
+        self.resets += 1
+
+    def __iter__(self):
+        for k in range(NUM):
+            yield [k, self.resets]
+
+
+@pytest.mark.parametrize("above", [in_process, in_thread, in_thread_in_thread, in_thread_in_process])
+def test_a_node_that_counts_its_resets_counts_those_of_all_workers(above):
+    def loops(df):
+        found = [list(df)]
+        for renew in (df.close, df.reset_state, df.close):
+            renew()
+            found += [[next(iter(df))], list(df)]
+        df.close()
+        return found
+
+    assert loops(above(CountsResets)) == loops(CountsResets())
+
+
+@pytest.mark.parametrize("above", [in_process, in_thread])
+def test_a_pass_after_a_reset_that_is_left_early_is_not_logged_for_a_node_that_keeps_nothing(above, caplog):
+    with above(lambda: Keeping(0, value)) as df:
+        passes(df, 1)
+        df.reset_state()
+        for _ in range(2):
+            next(iter(df))
+        assert not caplog.records
 
 
 def test_the_successor_of_a_worker_that_was_reset_is_reset_too(tmp_path):
