@@ -25,6 +25,7 @@ from dataflow.protocol.passes import (
     root_stream,
     running_pass,
     user_pass,
+    walk,
     with_length_checked,
 )
 from dataflow.protocol.seeding import Stream, current_root
@@ -135,7 +136,8 @@ def _reset(self: Any, state: FlowState, reset: Callable[[Any], None], done: set[
         done.add(state)
         code = state.part(UserCode)
         for other in code.others.values():
-            state_of(other).ready = False  # it is reset when the code begins it again
+            for node in walk(other):
+                state_of(node).ready = False  # it is reset when the code begins it again
         # If the user has called `seed` again, the stream of the last reset is out of date.
         if state.stream is None or current_root() not in {None, state.seeded}:
             assign_streams(self, root_stream(self))

@@ -402,6 +402,21 @@ def test_a_pass_after_a_reset_that_is_left_early_is_not_logged_for_a_node_that_k
         assert not caplog.records
 
 
+def test_code_may_reset_a_flow_that_it_holds_out_of_sight_as_a_whole():
+    def loops(above):
+        df = above(lambda: Hiding(MapData(Seeded(), list)))
+        found = [list(df)]
+        for renew in (df.reset_state, df.close):
+            renew()
+            found.append(list(df))
+        df.close()
+        return found
+
+    expected = loops(as_it_is)
+    assert [dp[1] for (dp, *_) in expected] == [1, 2, 3]
+    assert loops(in_thread) == expected
+
+
 def test_the_successor_of_a_worker_that_was_reset_is_reset_too(tmp_path):
     def loops(df):
         found = [list(df), list(df)]
