@@ -23,7 +23,7 @@ from dataflow.protocol.failures import failure_reporter
 from dataflow.protocol.kept import give, kept_by, require_found, restore, warn_of_changes
 from dataflow.protocol.passes import check_length, known_length, open_flow, promise
 from dataflow.protocol.seeding import Depth, Spread, Stream
-from dataflow.protocol.state import Promise, state_of
+from dataflow.protocol.state import RESET, Promise, state_of
 from dataflow.runners.rebatching import stacks_evenly
 from dataflow.system.worker_info import worker_info
 from dataflow.transforms.grouping import MemoryWatch, NextGroup, ReusedMemory, may_reuse_memory
@@ -343,7 +343,7 @@ class WholePasses(_Tasks):
     """Runs passes of a flow without random access, one at a time; a task is a `PassTask`."""
 
     _num_begun: int = field(default=0, init=False)
-    _is_alone: bool = field(default=False, init=False)  # the pass must not depend on those before
+    _must_find_all: bool = field(default=False, init=False)  # of what nodes keep: others have made passes before
 
     def count(self, task: Task) -> int:
         return 1
@@ -360,7 +360,8 @@ class WholePasses(_Tasks):
             give(self.flow, pass_task.kept)
         self._num_begun += 1
         open_flow(self.flow, self.stream)  # a thread of this process may have to reset it again
-        self._is_alone = bool(standalone)
+        was_reset = any(kept is not None and RESET in kept for kept in pass_task.kept)
+        self._must_find_all = bool(standalone) or was_reset
         restore(self.flow)
         stream = replace(self.stream, standalone=standalone, repeated=pass_task.repeated)
         datapoints = self.kept(self.flow._df_run_pass(task.first, stream))
@@ -375,7 +376,7 @@ class WholePasses(_Tasks):
 
     def put_results(self, task: Task, sender: BatchingSender, task_reader: TaskReader) -> None:
         sender.put_all(sender.recorded(self.results(task, task_reader)))
-        if self._is_alone:
+        if self._must_find_all:
             require_found(self.flow)
         kept = kept_by(self.flow)
         sender.end_pass([json.dumps(kept).encode()] if any(kept) else [])  # ignored if the pass is no longer wanted

@@ -417,6 +417,21 @@ def test_code_may_reset_a_flow_that_it_holds_out_of_sight_as_a_whole():
     assert loops(in_thread) == expected
 
 
+@pytest.mark.parametrize("renew", ["close", "reset_state"])
+def test_what_a_flow_keeps_that_is_not_found_is_refused_in_a_worker_that_has_not_made_the_passes_before(renew):
+    def loops(df):
+        found = [list(df), list(df)]
+        getattr(df, renew)()
+        return [*found, list(df)]
+
+    assert loops(in_thread(lambda: Hiding(OfClass()))) == loops(Hiding(OfClass()))
+    with (
+        in_process(lambda: Hiding(OfClass())) as df,
+        pytest.raises(NotReproducible, match=r"OfClass.epoch is kept .* in a flow that another node's code begins"),
+    ):
+        loops(df)
+
+
 def test_the_successor_of_a_worker_that_was_reset_is_reset_too(tmp_path):
     def loops(df):
         found = [list(df), list(df)]
