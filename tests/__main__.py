@@ -25,7 +25,8 @@ IN_FULL = (
         (INTERRUPTS, "-k", words)
         for words in ("every_line and map", "every_line and not map", "refuses", "not every_line and not refuses")
     ),
-    ("tests/transforms", "tests/promises/test_chains_yield_the_same.py"),
+    ("tests/transforms",),
+    ("tests/compat", "tests/promises/test_chains_yield_the_same.py"),
     (
         "tests/promises/test_faults_of_maps_reach_the_loop.py",
         "tests/promises/test_faults_reach_the_loop.py",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import costs, essential
+from tests.__main__ import INTERRUPTS, parts_of
 
 ROOT = Path(__file__).parents[1]
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
@@ -42,6 +43,21 @@ def test_the_essential_tests_exist_and_a_room_is_found_by_its_name():
     assert essential.paths_of("seeding") == ["tests/protocol/test_seeding.py", "dataflow/protocol/seeding.py"]
     with pytest.raises(SystemExit, match=r"no room 'kitchen'; there are .*transforms"):
         essential.paths_of("kitchen")
+
+
+@pytest.mark.parametrize("mark", ["not slow and not full", "full or not full"])
+def test_each_file_is_in_one_of_the_parts_that_run_at_a_time(mark):
+    def is_in(part, file):
+        ignored = [option.removeprefix("--ignore=") for option in part if option.startswith("--ignore=")]
+        return any(file.startswith(place) for place in part) and not any(file.startswith(place) for place in ignored)
+
+    parts = parts_of(["-m", mark])
+    words = [part[part.index("-k") + 1] for part in parts if "-k" in part]
+    once = [part for part in parts if "-k" not in part]
+    files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")]
+    found = {file: sum(is_in(part, file) for part in once) for file in files}
+    assert len(found) > 200 and {file for file in found if found[file] != 1} == ({INTERRUPTS} if words else set())
+    assert not words or found[INTERRUPTS] == 0
 
 
 def test_every_slow_test_exists():
