@@ -8,7 +8,7 @@ from dataflow.observe import observer as module
 from dataflow.observe.observer import RunnerMetrics
 from dataflow.transport.flow_control import Credit, Window
 from dataflow.transport.worker_counters import InnerTotals, WorkerActivity
-from tests.support.interrupts import Tracer
+from tests.support.interrupts import act_at_each_line
 
 
 class Clock:
@@ -106,9 +106,7 @@ def test_time_between_two_iterations_is_no_work_of_the_consumer(clock):
 @pytest.mark.parametrize("first", ["enter", "end_iteration"])
 @pytest.mark.parametrize("second", ["enter", "end_iteration", "freeze", "statistics"])
 def test_another_thread_may_close_the_flow_at_any_line(first, second):
-    points = []
-
-    def run(reached):
+    def run(traced):
         metrics, _, _ = observe()
         metrics.enter()
         metrics.leave()
@@ -116,14 +114,11 @@ def test_another_thread_may_close_the_flow_at_any_line(first, second):
             metrics.end_iteration()
             metrics.enter()
             metrics.leave()
-        with Tracer(lambda point: reached(metrics, point), "observe/observer.py"):
+        with traced(getattr(metrics, second)):
             getattr(metrics, first)()
-        return metrics.statistics()
+        metrics.statistics()
 
-    run(lambda metrics, point: points.append(point) or True)
-    for chosen in points:
-        run(lambda metrics, point, chosen=chosen: point != chosen or bool(getattr(metrics, second)()))
-    assert len(points) > 4
+    act_at_each_line(run, "observe/observer.py", 5)
 
 
 def test_a_worker_that_is_added_between_two_iterations_has_not_been_idle(clock):

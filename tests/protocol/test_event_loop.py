@@ -15,7 +15,7 @@ from dataflow.protocol.event_loop import AsyncSteps, LoopUser, loop_user
 from dataflow.protocol.passes import RunningPass
 from dataflow.protocol.seeding import Stream
 from dataflow.system.session import Session
-from tests.support.interrupts import Tracer
+from tests.support.interrupts import act_at_each_line
 from tests.support.waits import LIMIT, wait_until
 
 
@@ -168,13 +168,12 @@ def mapped():
 )
 def test_another_thread_may_close_the_flow_at_any_line_of_a_loop(make, file):
     """Then the loop is over, or the message says so, whether the event loop has ended by then or not."""
-    points = []
 
-    def run(reached):
+    def run(traced):
         df = make()
         closing = threading.Thread(target=df.close)
         try:
-            with Tracer(lambda point: reached(closing, point), file):
+            with traced(partial(close_in, closing)):
                 assert list(df) == [[0], [1], [2]]
         except DataFlowTerminated:
             pass
@@ -184,16 +183,11 @@ def test_another_thread_may_close_the_flow_at_any_line_of_a_loop(make, file):
         with df:
             assert list(df) == [[0], [1], [2]]
 
-    def close_at(chosen, closing, point):
-        if point == chosen:
-            closing.start()
-            closing.join(0.1)  # it may have to wait for a lock that this thread holds here
-        return point != chosen
+    def close_in(closing):
+        closing.start()
+        closing.join(0.1)  # it may have to wait for a lock that this thread holds here
 
-    run(lambda _, point: points.append(point) or True)
-    for chosen in points:
-        run(partial(close_at, chosen))
-    assert len(points) > 5
+    act_at_each_line(run, file, 6)
 
 
 def test_what_an_iterable_raises_as_it_is_closed_is_logged(user, caplog, monkeypatch):

@@ -42,7 +42,7 @@ from tests.protocol.keeping import (
     value,
 )
 from tests.support.contract import plain
-from tests.support.interrupts import Tracer
+from tests.support.interrupts import act_at_each_line
 from tests.support.waits import LIMIT
 
 pytestmark = pytest.mark.usefixtures("unseeded")
@@ -506,21 +506,17 @@ def test_two_runners_over_one_node_get_what_the_user_changes_between_passes(firs
 
 
 def test_another_thread_may_begin_to_read_ahead_at_any_line():
-    points = []
     df = RepeatedData(Keeping(0, value, add), 1)
 
     def begin():
         return reading_ahead(df, Stream(1), "Runner")
 
-    def run(reached):
+    def run(traced):
         begin()
-        with Tracer(reached, "protocol/kept.py"):
+        with traced(begin):
             begin()
 
-    run(lambda point: points.append(point) or True)
-    for chosen in points:
-        run(lambda point, chosen=chosen: point != chosen or not begin())
-    assert len(points) > 10
+    act_at_each_line(run, "protocol/kept.py", 10)
 
 
 def test_below_a_cache_nothing_is_kept():

@@ -114,6 +114,32 @@ class Tracer:
         return self._line
 
 
+def act_at_each_line(run: Callable[[Callable[[Callable[[], object]], Tracer]], object], file: str, least: int) -> None:
+    """Call `run` once to see to which lines it comes, and then once for each of them.
+
+    Args:
+        run: Gets a function, with which it traces: in ``with traced(act):``, `act` is called at the line.
+        file: The lines are those of this file, below the package.
+        least: `act` must have been called at so many.
+    """
+    points: list[Point] = []
+    acted: list[Point] = []
+    run(lambda act: Tracer(lambda point: points.append(point) is None, file))
+    for chosen in points:
+
+        def traced(act: Callable[[], object], chosen: Point = chosen) -> Tracer:
+            def reached(point: Point) -> bool:
+                if point == chosen:
+                    act()
+                    acted.append(point)
+                return point != chosen
+
+            return Tracer(reached, file)
+
+        run(traced)
+    assert len(acted) >= least
+
+
 def points_of(scenario: Scenario) -> list[Point]:
     """The lines of ours that the main thread executes, in the order in which it comes to them."""
     points: list[Point] = []

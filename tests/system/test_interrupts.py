@@ -10,7 +10,7 @@ import time
 import pytest
 
 from dataflow.system.interrupts import deliver_signals, signal_arrived, signals_deferred
-from tests.support.interrupts import Tracer
+from tests.support.interrupts import act_at_each_line
 from tests.support.waits import LIMIT, wait_until
 
 
@@ -131,27 +131,18 @@ def test_a_handler_that_calls_the_one_found_in_a_section_calls_it_once(usr1):
 
 def test_a_section_of_a_finaliser_may_come_between_any_two_steps_of_another(usr1):
     """Where Python collects garbage: a handler of ours that stayed would ignore Ctrl-C from then on."""
-    points = []
 
-    def run():
-        with signals_deferred():
-            signal.raise_signal(signal.SIGUSR1)
-
-    def collect(point):
-        if point != chosen:
-            return True
+    def section():
         with signals_deferred():
             pass
-        return False
 
-    with pytest.raises(Received), Tracer(lambda point: points.append(point) or True, "system/interrupts.py"):
-        run()
-    for chosen in points:
-        with pytest.raises(Received), Tracer(collect, "system/interrupts.py"):
-            run()
-        assert signal.getsignal(signal.SIGUSR1) is usr1, chosen
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, chosen
-    assert len(points) > 20
+    def run(traced):
+        with pytest.raises(Received), traced(section), signals_deferred():
+            signal.raise_signal(signal.SIGUSR1)
+        assert signal.getsignal(signal.SIGUSR1) is usr1
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    act_at_each_line(run, "system/interrupts.py", 21)
 
 
 def test_a_signal_that_is_to_be_ignored_by_then_is_not_delivered(usr1):
