@@ -24,6 +24,7 @@ from __future__ import annotations
 import inspect
 import operator
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -552,7 +553,7 @@ class DataFlow(GenericIn[T_co]):
 
         Iterating the flow again resets it first.
         """
-        if not state_of(self).part(UserCode).closes_alone:
+        if state_of(self).part(UserCode).closes_alone != threading.get_ident():
             self._df_close()
 
     def statistics(self) -> FlowStatistics:

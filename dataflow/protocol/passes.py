@@ -101,7 +101,7 @@ class UserCode:
         self.resetting: set[FlowState] | None = None
         self.reset_code: RunningPass | None = None  # the running `reset_state`, if a flow has begun in it
         self.rng: Rng | None = None  # of an RNGDataFlow outside of a pass, for its reset_state
-        self.closes_alone = False  # `close` of its class is called without what the built-in class below does in it
+        self.closes_alone: int | None = None  # the thread in which `close` is to do only what the user's class does
         self.changed = ""  # an attribute that was changed by a pass which must stand alone
         self.is_length_checked = False  # the number of datapoints of a pass was compared with the length
 
@@ -755,10 +755,10 @@ def renew(df: Any, is_closed: bool) -> None:
     code = state_of(df).part(UserCode)
     if is_closed:
         try:
-            code.closes_alone = True
+            code.closes_alone = threading.get_ident()
             df.close()
         finally:
-            code.closes_alone = False
+            code.closes_alone = None
     below = [state_of(node) for node in walk(df) if node is not df]
     reset_in_round(lambda _: df.reset_state(), below)
 

@@ -5,6 +5,7 @@ import gc
 import itertools
 import linecache
 import pickle
+import threading
 
 import pytest
 
@@ -25,6 +26,7 @@ from dataflow import (
     MultiThreadMapData,
     MultiThreadRunner,
     NotReproducible,
+    ProxyDataFlow,
     RepeatedData,
     ResumableData,
     RNGDataFlow,
@@ -33,7 +35,8 @@ from dataflow import (
     seed,
 )
 from dataflow.protocol import passes as passes_module
-from dataflow.protocol.passes import running_passes, walk
+from dataflow.protocol.passes import renew, running_passes, walk
+from dataflow.protocol.state import state_of
 from tests.support.contract import seeded
 from tests.support.interrupts import Interrupter, Tracer
 from tests.support.own_nodes import ADDRESSABLE, KEEPING, SHAPES, shuffled
@@ -373,3 +376,20 @@ def test_an_interrupt_as_a_pass_begins_leaves_no_pass_behind(above, no_collectio
         kept.clear()
         assert running_passes == before, point
     assert len(points) > 10
+
+
+@pytest.mark.parametrize("is_closed_elsewhere", [False, True])
+def test_a_node_is_renewed_alone_and_another_thread_may_close_it_meanwhile(is_closed_elsewhere):
+    class Renewed(ProxyDataFlow):
+        def close(self):
+            super().close()
+            if is_closed_elsewhere:
+                thread = threading.Thread(target=ProxyDataFlow.close, args=(self,))
+                thread.start()
+                thread.join()
+
+    df = Renewed(Tens())
+    list(df)
+    sessions = [state_of(df).session, state_of(df.ds).session]
+    renew(df, is_closed=True)
+    assert [session.closed for session in sessions] == [is_closed_elsewhere] * 2
