@@ -53,7 +53,9 @@ class KeptInWorker:
         self.reported: dict[str, Any] = {}  # what has changed since the first pass, as of the last report
         self.is_due = False  # this did not come from the worker, which must not continue with what it has
         self.is_loaded = False  # a state has given this, and no pass has begun since
+        self.follows_lost = False  # a pass was left early before this one, and what it had changed is not known
         self.is_for_both = False  # passes are made here, too, and the node was given it here as well
+        self.node: Callable[[], Any] = lambda: None  # a weak reference
         self.runner: Callable[[], Any] = lambda: None  # a weak reference to the one whose worker makes the passes
         self.has_itself = False  # the worker is a thread: it has the node, or a runner below it knows what that keeps
         self.here: Kept | None = None  # that of the node here, if the worker has a copy of it
@@ -95,6 +97,9 @@ def _in_worker(df: Node) -> KeptInWorker:
 def report(parts: Sequence[KeptInWorker], kept: Sequence[dict[str, Any]]) -> None:
     """Remember what nodes below workers keep, as a worker has reported it at the end of a pass."""
     for part, reported in zip(parts, kept, strict=True):
+        df = part.node()
+        if part.follows_lost and df is not None and (changed := _differing(reported, part.reported)):
+            _warn_of_change(df, changed[0])
         part.reported, part.is_due = reported, False
         if part.here is not None:
             part.here.ahead = part
@@ -112,6 +117,7 @@ def give(ds: Node, kept: Sequence[dict[str, Any] | None], *, to_workers_only: bo
     if not to_workers_only:
         for df in walk(ds, everywhere=True):
             state_of(df).continued.begin_again()
+            state_of(df).continued.lost = None
     here = {id(df) for df in walk(ds)}
     for df, given in zip(own_nodes(ds), kept, strict=True):
         if given is None:
@@ -125,7 +131,7 @@ def give(ds: Node, kept: Sequence[dict[str, Any] | None], *, to_workers_only: bo
             of_node.given, of_node.ahead = given, None
 
 
-def parts_of_workers(runner: Node, ds: Node, *, are_copies: bool) -> list[KeptInWorker]:
+def parts_of_workers(runner: Node, ds: Node, *, are_copies: bool, follows_lost: bool = False) -> list[KeptInWorker]:
     """What is known of the `own_nodes` of `ds`, whose next pass a worker of `runner` makes.
 
     Args:
@@ -133,16 +139,17 @@ def parts_of_workers(runner: Node, ds: Node, *, are_copies: bool) -> list[KeptIn
         ds: Its input.
         are_copies: The worker has copies of the nodes. Otherwise it is a thread that has the nodes themselves, as far
             as the workers of runners below it do not.
+        follows_lost: `Taken.follows_lost` of the pass.
     """
     direct = {id(df) for df in walk(ds)}  # not those of workers of the worker
     nodes = own_nodes(ds)
     parts = [_in_worker(df) for df in nodes]
     for df, part in zip(nodes, parts, strict=True):
-        part.has_itself, part.is_loaded = not are_copies, False
+        part.has_itself, part.is_loaded, part.follows_lost = not are_copies, False, follows_lost
         if are_copies or id(df) in direct:
             with state_of(df).lock:  # a thread may reset it now
                 _continue_with_last(df, part, runner, are_copies=are_copies)
-        part.runner = ref(runner)
+        part.node, part.runner = ref(df), ref(runner)
     return parts
 
 
@@ -228,19 +235,27 @@ def warn_of_changes(ds: Node, kept: Sequence[dict[str, Any] | None]) -> None:
         kept: What its nodes kept as that pass began; None for one that is not to be looked at.
     """
     for df, now, before in zip(own_nodes(ds), kept_by(ds), kept, strict=True):
-        before = now if before is None else before
-        changed = [name for name in {**now, **before} if name != RESET and now.get(name) != before.get(name)]
-        part = state_of(df).part(Kept)
-        if changed and not part.has_warned:
-            part.has_warned = True
-            _LOG.warning(
-                "%s.%s is kept from pass to pass, and a pass was left early after it had been read ahead: datapoints "
-                "that depend on it are others than without workers. %s; or iterate whole passes; or cut them above "
-                "what reads ahead, with FixedSizeData(…, size), which continues with the next datapoint",
-                type(df).__name__,
-                changed[0],
-                _CURE,
-            )
+        changed = _differing(now, now if before is None else before)
+        if changed:
+            _warn_of_change(df, changed[0])
+
+
+def _differing(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    return [name for name in {**now, **before} if name != RESET and now.get(name) != before.get(name)]
+
+
+def _warn_of_change(df: Any, name: str) -> None:
+    part = state_of(df).part(Kept)
+    if not part.has_warned:
+        part.has_warned = True
+        _LOG.warning(
+            "%s.%s is kept from pass to pass, and a pass was left early after it had been read ahead: datapoints "
+            "that depend on it are others than without workers. %s; or iterate whole passes; or cut them above "
+            "what reads ahead, with FixedSizeData(…, size), which continues with the next datapoint",
+            type(df).__name__,
+            name,
+            _CURE,
+        )
 
 
 def require_kept(ds: Node, kept: Sequence[dict[str, Any]]) -> None:
@@ -332,6 +347,10 @@ def reading_ahead(df: Node, stream: Stream, name: str) -> tuple[Stream, Taken]:
     """
     ahead = state_of(df).continued
     before, taken = ahead.taken, Taken(stream)
+    lost, ahead.lost = ahead.lost, None
+    if lost is not None:
+        taken.follows_lost = True
+        warn_of_changes(df, lost.kept)
     if before is None or before.stream != stream:
         ahead.has_left = False
     else:

@@ -254,6 +254,7 @@ class Taken:
         self.stream = stream
         self.is_over = False  # the consumer has seen the end of the pass
         self.follows_left = False  # the pass before was left early
+        self.follows_lost = False  # by then, with a worker that is gone, or before a reset
         self.kept: list[dict[str, Any]] = []  # what users' nodes below kept as the pass began
         self._num_received = 0
         self._chunk: Iterator[Any] = iter(())  # received last
@@ -297,6 +298,8 @@ class Continued:
     """
 
     def __init__(self) -> None:
+        self.taken: Taken | None = None  # of the last pass, where what is below is read ahead
+        self.lost: Taken | None = None  # of the last pass before everything began again, if that was left early
         self.begin_again()
         self._held: dict[Stream, _Held] = {}
         self._notes: dict[Stream, Any] = {}
@@ -304,7 +307,9 @@ class Continued:
 
     def begin_again(self) -> None:
         """What is read ahead begins from the start."""
-        self.taken: Taken | None = None  # of the last pass, where what is below is read ahead
+        if self.taken is not None:
+            self.lost = None if self.taken.is_over else self.taken
+        self.taken = None
         self.has_left = False  # a pass was left early, and what had been read ahead of it is lost
 
     def note(self, stream: Stream, make: Callable[[], N]) -> N:

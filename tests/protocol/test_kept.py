@@ -541,6 +541,45 @@ def test_after_a_loop_that_was_left_early_what_changes_at_each_step_is_logged_on
         assert message.startswith("Keeping.kept is kept from pass to pass, and a pass was left early")
 
 
+def close(df, node):
+    df.close()
+
+
+def reset(df, node):
+    df.reset_state()
+
+
+def change(df, node):
+    node.other = object()  # for which a runner of processes starts others
+
+
+@pytest.mark.parametrize(
+    ("reads_ahead", "begin_anew"),
+    [*itertools.product([in_thread, in_process, ABOVE["below a parallel map"]], [close, reset]), (in_process, change)],
+)
+def test_after_a_loop_that_was_left_early_it_is_logged_even_if_the_flow_begins_anew(reads_ahead, begin_anew, caplog):
+    for step, is_kept in ((double, True), (value, False)):
+        node = Keeping(1, step)
+        with reads_ahead(lambda node=node: node) as df:
+            assert len(list(df)) == NUM
+            begin_anew(df, node)
+            assert len(list(df)) == NUM
+            assert caplog.messages == []
+            assert plain(next(iter(df)))
+            begin_anew(df, node)
+            assert len(list(df)) == NUM
+            assert len(list(df)) == NUM
+        assert ["Keeping.kept is kept" in message for message in caplog.messages] == [True] * is_kept
+        caplog.clear()
+    with ResumableData(reads_ahead(doubling)) as df:
+        state = saved(df)
+        assert plain(next(iter(df)))
+        begin_anew(df, df.ds)
+        df.load_state_dict(state)
+        assert passes(df, 1) == passes(ResumableData(doubling()), 1)
+        assert caplog.messages == []
+
+
 @pytest.mark.parametrize("reads_ahead", [in_thread, in_process], ids=["thread", "process"])
 def test_a_worker_begins_the_pass_after_one_that_was_left_early_as_that_one(reads_ahead):
     seed(1)
