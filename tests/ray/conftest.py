@@ -5,6 +5,7 @@ tests marked `ray` are run by one child, in which the watch over processes looks
 reports come back here.
 """
 
+import contextlib
 import faulthandler
 import gc
 import json
@@ -26,7 +27,7 @@ from tests.support.waits import LIMIT, wait_until
 
 REPORTS = "DATAFLOW_TEST_REPORTS"  # where the child writes them; set in the child only
 RAN_APART = pytest.StashKey[dict]()
-TIMEOUT = 1800.0  # seconds for all of them, on a machine that is busy
+SILENT_SECONDS = 600.0  # in which no test ends: one hangs, also on a machine that is busy
 # Each is requested by one test. Ray 2.60 sometimes never gives back the resources of an actor that was killed at the
 # moment when its worker process was leased ("Ignoring granted lease for canceled lease request" in gcs_server.out), so
 # a test that reads how much of a resource is free shares it with no other.
@@ -128,15 +129,18 @@ def run_apart(session):
             "",
             *names,
         ]
-        with open(output, "w") as out:
+        with open(reports, "w"), open(output, "w") as out:
             child = subprocess.Popen(
                 command, cwd=session.config.rootpath, env=environment, stdout=out, stderr=out, start_new_session=True
             )
             faulthandler.cancel_dump_traceback_later()  # pytest allows so long for one test
+            size = -1
             try:
-                child.wait(TIMEOUT)
-            except subprocess.TimeoutExpired:
-                print(f"not done after {TIMEOUT} s", file=out)
+                while child.poll() is None and size != (size := os.path.getsize(reports)):
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        child.wait(SILENT_SECONDS)
+                if child.poll() is None:
+                    print(f"no test has ended for {SILENT_SECONDS} s", file=out)
             finally:
                 if child.poll() is None:
                     os.killpg(child.pid, signal.SIGKILL)
