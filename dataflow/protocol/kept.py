@@ -145,7 +145,7 @@ def parts_of_workers(runner: Node, ds: Node, *, are_copies: bool, follows_lost: 
     nodes = own_nodes(ds)
     parts = [_in_worker(df) for df in nodes]
     for df, part in zip(nodes, parts, strict=True):
-        part.has_itself, part.is_loaded, part.follows_lost = not are_copies, False, follows_lost
+        part.has_itself, part.follows_lost = not are_copies, follows_lost
         if are_copies or id(df) in direct:
             with state_of(df).lock:  # a thread may reset it now
                 _continue_with_last(df, part, runner, are_copies=are_copies)

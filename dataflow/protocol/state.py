@@ -254,7 +254,7 @@ class Taken:
         self.stream = stream
         self.is_over = False  # the consumer has seen the end of the pass
         self.follows_left = False  # the pass before was left early
-        self.follows_lost = False  # by then, with a worker that is gone, or before a reset
+        self.follows_lost = False  # a pass was left early, and after it the flow was closed, reset or changed
         self.kept: list[dict[str, Any]] = []  # what users' nodes below kept as the pass began
         self._num_received = 0
         self._chunk: Iterator[Any] = iter(())  # received last
