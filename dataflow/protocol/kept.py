@@ -11,22 +11,19 @@ found in the chain, but begun by the code of another node, cannot be given anyth
 
 from __future__ import annotations
 
-import logging
 import reprlib
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 from weakref import ref
 
 from dataflow.errors import NotReproducible
+from dataflow.protocol.kept_in_workers import CURE, KeptInWorker, differing, kept_in_worker, warn_of_change
 from dataflow.protocol.passes import Node, UserCode, known_length, makes_passes_by_code, renew, walk
 from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import RESET, Kept, Taken, state_of
-from dataflow.system.worker_info import place_words
 
 __all__ = [
-    "KeptInWorker",
     "check_kept",
     "end_left_passes",
     "give",
@@ -42,36 +39,6 @@ __all__ = [
     "warn_of_changes",
 ]
 
-_LOG: Final = logging.getLogger(__name__)
-_CURE: Final = "Make it a variable of __iter__"
-
-
-class KeptInWorker:
-    """What a node keeps whose passes are made by a worker, as far as this process knows."""
-
-    def __init__(self) -> None:
-        self.reported: dict[str, Any] = {}  # what has changed since the first pass, as of the last report
-        self.is_due = False  # this did not come from the worker, which must not continue with what it has
-        self.is_loaded = False  # a state has given this, and no pass has begun since
-        self.follows_lost = False  # a pass was left early before this one, and what it had changed is not known
-        self.is_for_both = False  # passes are made here, too, and the node was given it here as well
-        self.node: Callable[[], Any] = lambda: None  # a weak reference
-        self.runner: Callable[[], Any] = lambda: None  # a weak reference to the one whose worker makes the passes
-        self.has_itself = False  # the worker is a thread: it has the node, or a runner below it knows what that keeps
-        self.here: Kept | None = None  # that of the node here, if the worker has a copy of it
-        self.seen: dict[str, Any] = {}  # the attributes of the node here, as the worker's last pass began
-
-
-class _ByPlace:
-    """What is known of a node in each place that has a worker make its passes: in the main process, or in a worker.
-
-    The threads of runners in each other have the same nodes. A pass of the inner runner that was abandoned may end
-    while the outer one is given what its next pass begins with, and must not change that.
-    """
-
-    def __init__(self) -> None:
-        self.known: defaultdict[tuple[int, ...], KeptInWorker] = defaultdict(KeptInWorker)
-
 
 def own_nodes(ds: Node) -> list[Any]:
     """The nodes from `ds` down, below workers too, of which a user's code makes the passes, one after the other."""
@@ -81,7 +48,7 @@ def own_nodes(ds: Node) -> list[Any]:
 def kept_by(ds: Node) -> list[dict[str, Any]]:
     """What each of the `own_nodes` keeps, by attribute: what has changed since the first pass of all, as JSON."""
     here = {id(df) for df in walk(ds)}
-    return [_changes(df) if id(df) in here else _in_worker(df).reported for df in own_nodes(ds)]
+    return [_changes(df) if id(df) in here else kept_in_worker(df).reported for df in own_nodes(ds)]
 
 
 def _changes(df: Node) -> dict[str, Any]:
@@ -90,19 +57,24 @@ def _changes(df: Node) -> dict[str, Any]:
     return changes(df)
 
 
-def _in_worker(df: Node) -> KeptInWorker:
-    return state_of(df).part(_ByPlace).known[place_words()]
-
-
 def report(parts: Sequence[KeptInWorker], kept: Sequence[dict[str, Any]]) -> None:
-    """Remember what nodes below workers keep, as a worker has reported it at the end of a pass."""
+    """Remember what nodes below workers keep, as a worker has reported it at the end of a pass.
+
+    Raises:
+        NotReproducible: It was not the only pass of a node at that time.
+    """
     for part, reported in zip(parts, kept, strict=True):
-        df = part.node()
-        if part.follows_lost and df is not None and (changed := _differing(reported, part.reported)):
-            _warn_of_change(df, changed[0])
+        part.changed = next(iter(differing(reported, part.before)), "")
         part.reported, part.is_due = reported, False
         if part.here is not None:
             part.here.ahead = part
+    for part in parts:
+        df = part.node()
+        if df is not None and part.changed:
+            if part.follows_lost:
+                warn_of_change(df, part.changed)
+            if part.overlaps:
+                part.require_alone(df, part.changed)
 
 
 def give(ds: Node, kept: Sequence[dict[str, Any] | None], *, to_workers_only: bool = False) -> None:
@@ -123,33 +95,43 @@ def give(ds: Node, kept: Sequence[dict[str, Any] | None], *, to_workers_only: bo
         if given is None:
             continue
         if id(df) not in here or not to_workers_only:
-            part = _in_worker(df)
+            part = kept_in_worker(df)
             part.reported, part.is_due, part.is_for_both = given, True, id(df) in here
             part.is_loaded = not to_workers_only
+            part.taken = part.taken if to_workers_only else None
         if id(df) in here and not to_workers_only:
             of_node = state_of(df).part(Kept)
             of_node.given, of_node.ahead = given, None
 
 
-def parts_of_workers(runner: Node, ds: Node, *, are_copies: bool, follows_lost: bool = False) -> list[KeptInWorker]:
+def parts_of_workers(runner: Node, ds: Node, taken: Taken, *, are_copies: bool) -> list[KeptInWorker]:
     """What is known of the `own_nodes` of `ds`, whose next pass a worker of `runner` makes.
 
     Args:
         runner: The runner.
         ds: Its input.
+        taken: Of the pass.
         are_copies: The worker has copies of the nodes. Otherwise it is a thread that has the nodes themselves, as far
             as the workers of runners below it do not.
-        follows_lost: `Taken.follows_lost` of the pass.
+
+    Raises:
+        NotReproducible: Another pass of a node that keeps something is not over.
     """
     direct = {id(df) for df in walk(ds)}  # not those of workers of the worker
     nodes = own_nodes(ds)
-    parts = [_in_worker(df) for df in nodes]
+    parts = [kept_in_worker(df) for df in nodes]
     for df, part in zip(nodes, parts, strict=True):
-        part.has_itself, part.follows_lost = not are_copies, follows_lost
+        part.overlaps = part.is_running and part.runner() is not runner
+        if part.overlaps:
+            part.require_alone(df, part.changed)
+        part.has_itself, part.follows_lost = not are_copies, taken.follows_lost
         if are_copies or id(df) in direct:
             with state_of(df).lock:  # a thread may reset it now
                 _continue_with_last(df, part, runner, are_copies=are_copies)
         part.node, part.runner = ref(df), ref(runner)
+        part.before = part.before if part.overlaps else part.reported
+        part.taken, part.changed = taken, ""
+        part.num_begun += 1
     return parts
 
 
@@ -175,7 +157,7 @@ def _continue_with_last(df: Node, part: KeptInWorker, runner: Node, *, are_copie
         part.is_due = part.is_due or part.runner() is not runner or part.reported != before or RESET in before
     else:
         part.is_due = False
-    part.seen = describe(df) if are_copies else {}
+    part.seen = describe(df)
     part.here, of_node.ahead = (of_node, part) if are_copies else (None, None)
 
 
@@ -187,7 +169,7 @@ def note_reset(ds: Node, *, are_copies: bool, is_closed: bool) -> None:
     """
     direct = {id(df): df for df in walk(ds)}
     for df in own_nodes(ds):
-        part, of_node = _in_worker(df), state_of(df).part(Kept)
+        part, of_node = kept_in_worker(df), state_of(df).part(Kept)
         has_itself = not are_copies and id(df) in direct
         if part.is_loaded:
             continue  # this comes after the reset
@@ -196,6 +178,7 @@ def note_reset(ds: Node, *, are_copies: bool, is_closed: bool) -> None:
 
             part.reported, part.is_due, part.is_for_both = _changes(df), False, False
             part.here, part.seen, of_node.ahead = of_node, describe(df), part
+        part.taken = None
         if part.reported or part.runner() is not None:  # a pass has begun
             part.reported = {**part.reported, RESET: is_closed or part.reported.get(RESET, False)}
     if not are_copies:
@@ -224,7 +207,7 @@ def restore(ds: Node) -> None:
     here = {id(df) for df in walk(ds)}
     for df in own_nodes(ds):
         if id(df) not in here:
-            _in_worker(df).is_loaded = False  # a reset by the code of this pass comes after that
+            kept_in_worker(df).is_loaded = False  # a reset by the code of this pass comes after that
 
 
 def warn_of_changes(ds: Node, kept: Sequence[dict[str, Any] | None]) -> None:
@@ -235,27 +218,9 @@ def warn_of_changes(ds: Node, kept: Sequence[dict[str, Any] | None]) -> None:
         kept: What its nodes kept as that pass began; None for one that is not to be looked at.
     """
     for df, now, before in zip(own_nodes(ds), kept_by(ds), kept, strict=True):
-        changed = _differing(now, now if before is None else before)
+        changed = differing(now, now if before is None else before)
         if changed:
-            _warn_of_change(df, changed[0])
-
-
-def _differing(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    return [name for name in {**now, **before} if name != RESET and now.get(name) != before.get(name)]
-
-
-def _warn_of_change(df: Any, name: str) -> None:
-    part = state_of(df).part(Kept)
-    if not part.has_warned:
-        part.has_warned = True
-        _LOG.warning(
-            "%s.%s is kept from pass to pass, and a pass was left early after it had been read ahead: datapoints "
-            "that depend on it are others than without workers. %s; or iterate whole passes; or cut them above "
-            "what reads ahead, with FixedSizeData(…, size), which continues with the next datapoint",
-            type(df).__name__,
-            name,
-            _CURE,
-        )
+            warn_of_change(df, changed[0])
 
 
 def require_kept(ds: Node, kept: Sequence[dict[str, Any]]) -> None:
@@ -272,7 +237,7 @@ def require_kept(ds: Node, kept: Sequence[dict[str, Any]]) -> None:
             if is_opaque(description):
                 raise NotReproducible(
                     f"{type(df).__name__}.{name} ({description[1]}) is kept from pass to pass, and no state can hold "
-                    f"it, so a pass could not begin in another process. {_CURE}, or keep numbers from which __iter__ "
+                    f"it, so a pass could not begin in another process. {CURE}, or keep numbers from which __iter__ "
                     "makes it; what the datapoints do not depend on may be None until it is needed"
                 )
 
@@ -287,7 +252,7 @@ def require_found(ds: Node) -> None:
     if found:
         raise NotReproducible(
             f"{found} is kept from pass to pass, in a flow that another node's code begins, so a pass could not begin "
-            f"in another process. {_CURE}; or keep the flow itself in an attribute of the node that iterates it"
+            f"in another process. {CURE}; or keep the flow itself in an attribute of the node that iterates it"
         )
 
 

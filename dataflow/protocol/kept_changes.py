@@ -29,19 +29,35 @@ from dataflow.protocol.kept_values import (
 from dataflow.protocol.state import RESET, Kept, is_flow, state_of
 from dataflow.system.references import COLLECTIONS, attributes_of, parts, reached
 
-__all__ = ["begin_pass", "call_unseen", "changes", "end_pass", "held_over", "put", "undone"]
+__all__ = [
+    "begin_pass",
+    "call_unseen",
+    "catch_up",
+    "changed_since",
+    "changes",
+    "end_pass",
+    "held_over",
+    "put",
+    "undone",
+]
 
 _NOT_THERE: Final = "an object that was not there at first"
 
 
 def begin_pass(df: Any, renew: Callable[[Any, bool], None]) -> None:
-    """Remember what the node `df` has as its code begins a pass; first it gets what a worker has changed (`put`)."""
+    """Remember what the node `df` has as its code begins a pass; first it gets what a worker has changed."""
     part = state_of(df).part(Kept)
     if part.ahead is not None:
-        part.given, part.ahead = changes(df) if part.ahead.reported else None, None
-        put([df], renew)
+        catch_up(df, renew)
     note_first(df)
     part.iterators = _iterators_of(df)
+
+
+def catch_up(df: Any, renew: Callable[[Any, bool], None]) -> None:
+    """Let the node `df` get what the copy of a worker has changed, which has made its last pass (`put`)."""
+    part = state_of(df).part(Kept)
+    part.given, part.ahead = changes(df) if part.ahead.reported else None, None
+    put([df], renew)
 
 
 def end_pass(df: Any) -> None:
@@ -164,7 +180,7 @@ def _changes_here(df: Any, part: Kept, first: Mapping[str, Any]) -> dict[str, An
     for name, now in describe(df, places).items():
         before = first.get(name)
         reason = _refusal(before, now)
-        if now != before and not (reason and before is None and reason != HAS_SPAWNED):
+        if _has_changed(before, now, reason):
             changed[name] = [OPAQUE, reason] if reason else now
         elif name in part.named and not is_opaque(now):
             changed[name] = now
@@ -173,6 +189,18 @@ def _changes_here(df: Any, part: Kept, first: Mapping[str, Any]) -> dict[str, An
         changed[name] = [OPAQUE, "it was not there at first, and something else holds it, or an element of it, too"]
     left = {name: value for name, value in _iterators_of(df).items() if _is_unfinished(value)}
     return changed | _refused(_not_replaced(df, part) | left)
+
+
+def changed_since(df: Any, before: Mapping[str, Any]) -> list[str]:
+    """The attributes of the node `df` that have changed since they were described as `before`."""
+    now = describe(df)
+    pairs = ((name, before.get(name), now.get(name)) for name in {**now, **before})
+    return [name for name, old, new in pairs if _has_changed(old, new, _refusal(old, new))]
+
+
+def _has_changed(before: Any, now: Any, reason: str) -> bool:
+    is_made_when_needed = before is None and reason and reason != HAS_SPAWNED
+    return now != before and not is_made_when_needed
 
 
 def _refusal(before: Any, now: Any) -> str:

@@ -20,7 +20,7 @@ from dataflow.errors import NotReproducible, SourceExhausted, TimeoutError
 from dataflow.protocol.parameters import deferred_result
 from dataflow.protocol.pauses import paused, pausing, require_waiting, resumed
 from dataflow.protocol.seeding import Rng, Stream, current_root, rng
-from dataflow.protocol.state import FirstCalls, FlowState, Promise, state_of, with_copies
+from dataflow.protocol.state import FirstCalls, FlowState, Kept, Promise, state_of, with_copies
 from dataflow.system.session import Session, terminated
 
 if TYPE_CHECKING:
@@ -287,7 +287,8 @@ def code_of(df: Node) -> str:
 
 
 def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
-    from dataflow.protocol.kept_changes import begin_pass, end_pass  # which few flows need
+    from dataflow.protocol.kept_changes import begin_pass, end_pass
+    from dataflow.protocol.kept_in_workers import PassHere  # which few flows need
     from dataflow.protocol.kept_values import describe
 
     running = RunningPass(df, p, stream)
@@ -295,6 +296,7 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     may_keep = code.made_in is None  # what code makes anew for each of its passes keeps nothing
     if may_keep:
         begin_pass(df, renew)
+        among = PassHere(df)
     before = describe(df) if stream.standalone else None
     frame = id(sys._getframe())
     try:
@@ -307,13 +309,13 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
             if watch is None or not (yield from watch.steps(counted)):
                 yield from counted
             check_length(df, _number_done(steps))
-            return
-        if watch is not None and (yield from watch.steps(iterator)):
-            return
-        # `yield from` would close the iterator that it steps: right for a generator that the user's function has just
-        # made, but wrong for an iterator that the user holds, or that is a node.
-        is_fresh = getattr(iterator, "gi_code", None) is type(df).__iter__.__wrapped__.__code__
-        yield from iterator if is_fresh else islice(iterator, None)
+        elif watch is None or not (yield from watch.steps(iterator)):
+            # `yield from` would close the iterator that it steps: right for a generator that the user's function has
+            # just made, but wrong for an iterator that the user holds, or that is a node.
+            is_fresh = getattr(iterator, "gi_code", None) is type(df).__iter__.__wrapped__.__code__
+            yield from iterator if is_fresh else islice(iterator, None)
+        if may_keep:
+            among.end(df)
     except TimeoutError as error:
         require_waiting(error, df._df_waits, code_of(df))
         raise
@@ -346,6 +348,13 @@ def _below(df: Node) -> Iterator[Node]:
 
 def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -> Iterator[Any]:
     """Pass `p` of a user-written node, begun by the user; after `df` is closed, the next step raises."""
+    from dataflow.protocol.kept_in_workers import PassHere  # which flows that are not iterated do not load
+
+    if state_of(df).part(Kept).ahead is not None:
+        from dataflow.protocol.kept_changes import catch_up  # which few flows need
+
+        catch_up(df, renew)
+    among = PassHere(df)
     running = RunningPass(df, p, stream)
     # A tuple of its own: `is`, below, tells whether a later iteration has replaced it.
     here = (threading.get_ident(),)
@@ -364,6 +373,7 @@ def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -
         except StopIteration:
             if not is_length_checked:
                 check_length(df, _number_done(steps))
+            among.end(df)
             return
     except TimeoutError as error:
         require_waiting(error, df._df_waits, code_of(df))

@@ -76,6 +76,7 @@ class Kept:
         self.given: dict[str, Any] | None = None  # what it is to have as its next pass begins; None to keep what it has
         self.named: set[str] = set()  # the attributes that it was given so far: they count even if they are as at first
         self.ahead: Any = None  # the `kept.KeptInWorker` of the worker whose copy has made the last pass, if one has
+        self.in_workers: dict[tuple[int, ...], Any] = {}  # `kept.KeptInWorker`, by the place of those who make passes
         self.has_warned = False  # that a pass was left early (`kept.warn_of_changes`)
 
 
@@ -253,6 +254,7 @@ class Taken:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.is_over = False  # the consumer has seen the end of the pass
+        self.is_stopped = False  # nothing more of it is taken
         self.follows_left = False  # the pass before was left early
         self.follows_lost = False  # a pass was left early, and after it the flow was closed, reset or changed
         self.kept: list[dict[str, Any]] = []  # what users' nodes below kept as the pass began
@@ -272,6 +274,7 @@ class Taken:
         """Count what is left of the chunk as not taken."""
         self._num_received -= length_hint(self._chunk)
         self._chunk = iter(())
+        self.is_stopped = True
 
     def is_whole(self, length: int | None) -> bool:
         """Whether everything was taken, of a pass of `length` datapoints; None if that is unknown."""

@@ -270,7 +270,7 @@ class Runner(WorkerNode[T_co]):
         begin = engine.schedule.begin_pass
         if not self._df_by_index:
             below, taken = reading_ahead(self, stream, self.options.owner)
-            nodes = parts_of_workers(self, self.ds, are_copies=self._df_is_copied, follows_lost=taken.follows_lost)
+            nodes = parts_of_workers(self, self.ds, taken, are_copies=self._df_is_copied)
             left, repeated = taken.follows_left, below.repeated
             begin = partial(begin, p, below.standalone, nodes, has_left=left, repeated=repeated)
             generation = engine.begin_pass(begin)

@@ -32,8 +32,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dataflow.errors import NotReproducible
 from dataflow.protocol.datapoint import HOLE, present
-from dataflow.protocol.kept import KeptInWorker, report
+from dataflow.protocol.kept import report
+from dataflow.protocol.kept_in_workers import KeptInWorker
 from dataflow.runners.jobs import PassTask
 from dataflow.runners.rebatching import WorkerBatch, pieces
 from dataflow.transport.message_layout import NO_ROOM
@@ -814,7 +816,10 @@ class OnePass(TaskSchedule):
             self._parts.append(error)
         if message.kind is Kind.PASS_ENDED:
             kept = json.loads(bytes(message.body[0])) if message.body else [{} for _ in self._nodes]
-            report(self._nodes, kept)
+            try:
+                report(self._nodes, kept)
+            except NotReproducible as refused:
+                self._parts.append(refused)
         if message.kind is Kind.PASS_ENDED or self._num_received == self._stop:
             self._end_pass()
 

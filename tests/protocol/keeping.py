@@ -14,6 +14,7 @@ from dataflow import (
     DataFlow,
     FilterData,
     JoinData,
+    MultiProcessRunnerZMQ,
     MultiThreadMapData,
     MultiThreadRunner,
     ResumableData,
@@ -212,3 +213,18 @@ class Training:
 
 def value_of_none(df):
     return 1
+
+
+def in_process(make, context="fork"):
+    return MultiProcessRunnerZMQ(make(), 1, strict=True, context=context)
+
+
+def as_it_is(make):
+    return make()
+
+
+def in_thread_in_process(make):
+    return in_process(lambda: in_thread(make))
+
+
+TWO = [*itertools.product([as_it_is, in_process, in_thread], repeat=2), (in_process, in_thread_in_process)]

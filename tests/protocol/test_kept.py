@@ -29,13 +29,17 @@ from dataflow.protocol.seeding import Stream
 from tests.protocol.keeping import (
     ABOVE,
     NUM,
+    TWO,
     Began,
     Keeping,
     OfClass,
     add,
+    as_it_is,
     check_resuming,
     double,
+    in_process,
     in_thread,
+    in_thread_in_process,
     of_pcg,
     passes,
     saved,
@@ -46,14 +50,6 @@ from tests.support.interrupts import act_at_each_line
 from tests.support.waits import LIMIT
 
 pytestmark = pytest.mark.usefixtures("unseeded")
-
-
-def in_process(make, context="fork"):
-    return MultiProcessRunnerZMQ(make(), 1, strict=True, context=context)
-
-
-def as_it_is(make):
-    return make()
 
 
 IN_PROCESSES = [
@@ -160,13 +156,6 @@ def test_a_pass_that_was_left_may_end_in_threads_of_threads_after_a_state_was_lo
         Gated.gate.set()
         time.sleep(0.2)  # in which it ends
         assert passes(df, 2) == expected
-
-
-def in_thread_in_process(make):
-    return in_process(lambda: in_thread(make))
-
-
-TWO = [*itertools.product([as_it_is, in_process, in_thread], repeat=2), (in_process, in_thread_in_process)]
 
 
 @pytest.mark.parametrize(("first", "second"), [two for two in TWO if two != (as_it_is, as_it_is)])

@@ -84,7 +84,7 @@ def test_a_strict_worker_makes_the_same(name, where):
 
 @ALL
 def test_without_a_seed_a_strict_worker_has_the_root_of_its_consumer(make):
-    with JoinData([df := make(), in_threads(lambda: df, 1)]) as joined:
+    with JoinData([make(), in_threads(make, 1)]) as joined:
         joined._df_streams = lambda stream: [stream, stream]  # the same place for both
         assert all(dp[: len(dp) // 2] == dp[len(dp) // 2 :] for dp in joined)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dataflow.errors import WorkerDied
 from dataflow.protocol.datapoint import HOLE
-from dataflow.protocol.kept import KeptInWorker
+from dataflow.protocol.kept_in_workers import KeptInWorker
 from dataflow.protocol.state import Kept
 from dataflow.runners.rebatching import WorkerBatch
 from dataflow.runners.schedules import IndexRanges, ItemEnd, MapTasks, MixedSchedule, OnePass
