@@ -4,6 +4,7 @@ VENV ?= .venv
 PYTHONS ?= 3.11 3.12 3.13 3.14 3.15
 PYTEST_ARGS ?=
 ROOM ?=
+SHARES ?= 3
 MODULES ?=
 FUZZ_ARGS ?=
 REPOSITORY ?=
@@ -33,8 +34,8 @@ test: $(INSTALLED)test ## run the quick suite in five minutes: tests, doctests, 
 test-slow: $(INSTALLED)test ## run what is left out of it because it takes long (tests/slow.txt)
 	$(RUN) -m tests -m "slow and not full" $(PYTEST_ARGS)
 
-test-full: $(INSTALLED)test ## run everything, the whole products of cases included
-	$(RUN) -m tests -m "full or not full" $(PYTEST_ARGS)
+test-full: $(INSTALLED)test ## run everything; of whole products of cases a third, another in each run (SHARES=1: all)
+	TEST_SHARES=$(SHARES) $(RUN) -m tests -m "full or not full" $(PYTEST_ARGS)
 
 test-all: ## run `make test test-slow` on each of Python 3.11 to 3.15 that is found
 	@ran=; failed=; missing=; \

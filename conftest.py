@@ -12,7 +12,7 @@ import pytest
 
 import dataflow
 
-pytest_plugins = ["tests.support.leaks", "tests.support.faults", "tests.support.seeds"]
+pytest_plugins = ["tests.support.leaks", "tests.support.faults", "tests.support.seeds", "tests.support.shares"]
 
 # Packages that some Python has no wheel of. Where one is not installed, a test that needs it is skipped.
 MISSING = [package for package in ("h5py", "lmdb", "ray", "zstandard") if importlib.util.find_spec(package) is None]

@@ -1,5 +1,6 @@
 """What runs before a change is merged: the targets of the Makefile, the workflow, and the documents agree."""
 
+import os
 import re
 import subprocess
 import sys
@@ -58,6 +59,43 @@ def test_each_file_is_in_one_of_the_parts_that_run_at_a_time(mark):
     found = {file: sum(is_in(part, file) for part in once) for file in files}
     assert len(found) > 200 and {file for file in found if found[file] != 1} == ({INTERRUPTS} if words else set())
     assert not words or found[INTERRUPTS] == 0
+
+
+SHARED = """
+import pytest
+from tests.support.shares import of_this_run, shared_inside
+
+@pytest.mark.parametrize("k", [0, 1, *(pytest.param(k, marks=pytest.mark.full) for k in range(2, 9))])
+def test_many(k): print("case", "many", k)
+
+@pytest.mark.full
+@pytest.mark.parametrize("k", range(2))
+def test_few(k): print("case", "few", k)
+
+@shared_inside
+@pytest.mark.parametrize("k", range(3))
+def test_inside(k):
+    for number in of_this_run(range(4)): print("case", "inside", k, number)
+"""
+
+
+def test_three_runs_of_the_full_suite_take_each_case(tmp_path):
+    tmp_path.joinpath("test_shared.py").write_text(SHARED)
+    command = [sys.executable, "-m", "pytest", "-qs", "-W", "ignore", "-p", "tests.support.shares", "--randomly-seed"]
+
+    def cases(seed, shares):
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "TEST_SHARES": shares}
+        said = subprocess.run(
+            [*command, seed], cwd=tmp_path, env=env, text=True, capture_output=True, check=True
+        ).stdout
+        return {tuple(line.split()[1:]) for line in re.findall("case .*", said)}
+
+    everything = cases("5", "1")
+    runs = [cases(str(seed), "3") for seed in range(3)]
+    assert everything == set().union(*runs)
+    always = set.intersection(*runs)
+    assert always == {("many", "0"), ("many", "1"), ("few", "0"), ("few", "1")}
+    assert sum(len(run - always) for run in runs) == len(everything - always) == 7 + 3 * 4
 
 
 def test_every_slow_test_exists():

@@ -49,6 +49,7 @@ from tests.support.interrupts import (
     spread,
 )
 from tests.support.products import covering, only
+from tests.support.shares import of_this_run, shared_inside
 from tests.support.waits import LIMIT
 
 ROOT = os.path.dirname(os.path.dirname(dataflow.__file__))
@@ -270,10 +271,10 @@ def test_ctrl_c_at_any_line_is_raised_and_leaves_nothing(scenario):
     assert interrupt_failures(scenario, [(point, k % 2 == 0) for k, point in enumerate(chosen)]) == []
 
 
-@pytest.mark.full
+@shared_inside
 @each_scenario
 def test_ctrl_c_at_every_line_is_raised_and_leaves_nothing(scenario):
-    assert interrupt_failures(scenario, shares()[scenario]) == []
+    assert interrupt_failures(scenario, of_this_run(shares()[scenario])) == []
 
 
 def left_loop():
@@ -283,11 +284,11 @@ def left_loop():
     return left
 
 
-@pytest.mark.full
+@shared_inside
 @each_scenario
 def test_a_flow_collected_at_every_line_changes_nothing(scenario):
     """Its finaliser defers signals, takes locks and joins threads, wherever Python collects garbage."""
-    chosen = [point for point, _ in shares()[scenario]]
+    chosen = [point for point, _ in of_this_run(shares()[scenario])]
     assert failures_of(lambda point: check_collection(scenario, point, left_loop), chosen) == []
 
 
@@ -317,11 +318,11 @@ def test_a_call_that_the_system_refuses_leaves_nothing(scenario, error):
     assert failures_of(lambda number: check_refusal(scenario, number, ERRORS[error]()), chosen) == []
 
 
-@pytest.mark.full
+@shared_inside
 @pytest.mark.parametrize("error", ERRORS)
 @each_scenario
 def test_every_call_that_the_system_refuses_leaves_nothing(scenario, error):
-    numbers = range(1, num_calls(scenario) + 1)
+    numbers = of_this_run(range(1, num_calls(scenario) + 1))
     assert failures_of(lambda number: check_refusal(scenario, number, ERRORS[error]()), numbers) == []
 
 

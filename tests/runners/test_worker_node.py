@@ -311,7 +311,7 @@ def test_a_state_moves_between_runners_and_numbers_of_workers(ds, breaks, method
 
 
 @pytest.mark.full
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(CHAINS, DROPPING), BREAKS, st.lists(st.sampled_from(METHODS), min_size=3, max_size=3))
 def test_and_between_all_start_methods(ds, breaks, methods):
     resumes_anywhere(ds, breaks, methods)
