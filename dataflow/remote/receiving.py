@@ -195,8 +195,8 @@ class RemoteDataZMQ(Source[T_co]):
         receiver = state.resource
         if not isinstance(receiver, ReceivingSocket):
             receiver = self._open()
-        begin, waits = partial(_datapoints, receiver, self.timeout), self._df_waits
-        return pausing(self._kept(state.continued.take(stream, begin, self), waits), waits)
+        receiver.timeout, waits = self.timeout, self._df_waits
+        return pausing(self._kept(state.continued.take(stream, partial(_receive, receiver), self), waits), waits)
 
     @property
     def _df_waits(self) -> bool:
@@ -207,11 +207,7 @@ class RemoteDataZMQ(Source[T_co]):
         yield from resumed(steps, waits)
 
 
-def _datapoints(receiver: ReceivingSocket, timeout: float | None) -> Iterator[Any]:
-    return pausing(_receive(receiver, timeout), timeout is not None)
-
-
-def _receive(receiver: ReceivingSocket, timeout: float | None) -> Iterator[Any]:
+def _receive(receiver: ReceivingSocket) -> Iterator[Any]:
     receiver.begin_pass()
     since = time.monotonic()
     while (datapoints := receiver.receive()) is not None:
@@ -220,7 +216,7 @@ def _receive(receiver: ReceivingSocket, timeout: float | None) -> Iterator[Any]:
             received = True
             yield dp
             del dp  # not kept while waiting for the next one
-        now = time.monotonic()
+        now, timeout = time.monotonic(), receiver.timeout  # which a later loop may set
         if received:
             since = now
         elif timeout is not None and now - since >= timeout:
@@ -245,6 +241,7 @@ class ReceivingSocket:
     def __init__(self, options: PeerOptions, num_senders: int | None, keys: Keys | None) -> None:
         self._session = Session(options.owner, fork_cure="iterate the flow again")
         self._options = options
+        self.timeout: float | None = None  # seconds without a datapoint after which the running loop raises
         self._lock = threading.Lock()
         self._run = secrets.token_bytes(ID_BYTES)
         self.registry = SenderRegistry(num_senders)

@@ -430,6 +430,18 @@ def test_no_datapoint_in_time_says_who_is_there_and_the_flow_stays_usable():
         sending.wait_result()
 
 
+def test_a_loop_that_goes_on_has_the_timeout_of_now():
+    with receiver(timeout=0.01) as df:
+        for timeout in (0.01, 0.02, 0.03):
+            df.timeout = timeout
+            with pytest.raises(TimeoutError, match=f"for {timeout} seconds"):
+                list(df)
+        df.timeout = None
+        sending = Sending(numbers(3), df.addresses[0])
+        assert len(list(df)) == 3
+        sending.wait_result()
+
+
 @pytest.mark.parametrize(("num_senders", "at"), covering([1, 2, None], [0, 7]))
 def test_an_iterator_waits_again_and_nothing_is_lost(num_senders, at, tmp_path):
     gate, num = Gate(tmp_path / "open", at), 20
