@@ -9,11 +9,13 @@ Guarantees:
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import BaseContext
@@ -41,7 +43,7 @@ from dataflow.system.descriptors import Descriptor, closed_on_error, shared_mapp
 from dataflow.system.interrupts import signals_deferred
 from dataflow.system.session import Session
 from dataflow.system.worker_info import place_words
-from dataflow.system.worker_process import Payload
+from dataflow.system.worker_process import Payload, seed_globals
 
 __all__ = ["BackgroundProc", "checked_options", "time_limit"]
 
@@ -59,7 +61,8 @@ class BackgroundProc(SharedMem):
 
     In each process `random` and `numpy.random` start from a separate seed, which is derived from `seed` or from
     `dataflow.seed`: processes draw different numbers, and with ``ordered=True`` every run gives the same results.
-    Without either seed the numbers differ from run to run.
+    Without either seed the numbers differ from run to run. With ``n_proc=0`` and a seed, the target draws what it would
+    in one process.
 
     ELEKTRONN 1's order of arguments, ``BackgroundProc(dtypes, shapes, target, ...)``, is accepted too.
 
@@ -135,6 +138,7 @@ class BackgroundProc(SharedMem):
         self._layout = Layout.of(self.owner, dtypes, shapes)
         self._sets = 0  # sets of workers started so far: each set draws different numbers
         self._result_slots: _ResultSlots | None = None  # None after shutdown, and with n_proc=0
+        self._generators: AbstractContextManager[None] = nullcontext()  # for calls in this process
         self._finaliser: weakref.finalize[Any, Any] | None = None  # closes the result slots on collection
         self._is_shut_down = False  # read only where there are no result slots
         self._start()
@@ -211,9 +215,16 @@ class BackgroundProc(SharedMem):
         self.shutdown()
 
     def _start(self) -> None:
-        if self.n_proc:
-            root = current_root() if self._fixed_root is None else self._fixed_root
-            self._sets += 1
+        root = current_root() if self._fixed_root is None else self._fixed_root
+        self._sets += 1
+        words = (
+            self._root if root is None else root,
+            self._sets,
+            *(place_words() if self.seeded_by_worker else ()),
+        )
+        if not self.n_proc:
+            self._generators = nullcontext() if root is None else _OwnGenerators((*words, 0, 1))
+        else:
             with signals_deferred():
                 self._result_slots = _ResultSlots(
                     self._profile,
@@ -221,11 +232,7 @@ class BackgroundProc(SharedMem):
                     self._call,
                     self._layout,
                     self.n_proc,
-                    (
-                        self._root if root is None else root,
-                        self._sets,
-                        *(place_words() if self.seeded_by_worker else ()),
-                    ),
+                    words,
                     self._new_session(),
                     reseed=root is not None,
                     ordered=self._ordered,
@@ -246,10 +253,44 @@ class BackgroundProc(SharedMem):
     def _in_place(self) -> tuple[NDArray[Any], ...]:
         result = tuple(np.empty(shape, dtype) for dtype, shape in zip(self.dtypes, self.shapes, strict=True))
         began = time.perf_counter()
-        store(result, self._call())
+        with self._generators:
+            store(result, self._call())
         made = time.perf_counter() - began
         self._profile.add("get itself", made, 0.0, made)
         return result
+
+
+class _OwnGenerators:
+    """Within each block, `random` and `numpy.random` are those of a process of its own, as the last block left them.
+
+    Args:
+        words: The seed of that process.
+    """
+
+    def __init__(self, words: tuple[int, ...]) -> None:
+        self._words = words
+        self._own: tuple[Any, Any] | None = None
+        self._outer: tuple[Any, Any] = _generators()
+
+    def __enter__(self) -> None:
+        self._outer = _generators()
+        if self._own is None:
+            seed_globals(self._words)
+        else:
+            _set_generators(self._own)
+
+    def __exit__(self, *_: object) -> None:
+        self._own = _generators()
+        _set_generators(self._outer)
+
+
+def _generators() -> tuple[Any, Any]:
+    return random.getstate(), np.random.get_state(legacy=False)
+
+
+def _set_generators(states: tuple[Any, Any]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
 
 
 def checked_options(

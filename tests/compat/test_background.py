@@ -194,6 +194,27 @@ def test_without_a_process_the_target_is_called_here():
     bg.get()
 
 
+def test_without_a_process_the_target_draws_what_one_process_would():
+    def results(n_proc, **seeded):
+        with BackgroundProc(drawn, n_proc=n_proc, **seeded) as bg:
+            found = [bg.get(timeout=LIMIT)[0].tolist() for _ in range(3)]
+            bg.reset()
+            return [*found, bg.get(timeout=LIMIT)[0].tolist()]
+
+    assert results(0, seed=3) == results(1, seed=3) != results(0, seed=4)
+    with seeded(5):
+        assert results(0) == results(1)
+    assert results(0) != results(0)
+
+
+def test_and_leaves_the_numbers_of_this_process_alone():
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    with BackgroundProc(drawn, ["f8"], [(4,)], n_proc=0, seed=3) as bg:
+        bg.get()
+        bg.get()
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
 def test_a_closure_and_a_lambda_are_sent_under_every_start_method():
     value = np.arange(3)
     for method in METHODS:
