@@ -115,7 +115,7 @@ def run_apart(session):
     found = defaultdict(list)
     with tempfile.TemporaryDirectory() as directory:
         reports, output = os.path.join(directory, "reports"), os.path.join(directory, "output")
-        environment = {**os.environ, **ENVIRONMENT, REPORTS: reports}
+        environment = {**os.environ, **ENVIRONMENT, REPORTS: reports, "TEST_SHARES": "1"}  # all of these
         command = [
             sys.executable,
             "-m",

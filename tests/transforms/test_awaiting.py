@@ -620,16 +620,19 @@ def test_each_node_has_its_own_value_on_one_loop(events):
     assert [event[0] for event in events] == ["enter", "enter", "leave", "leave"]
 
 
-def test_setup_is_entered_once_in_each_worker():
+def test_setup_is_entered_once_in_each_worker(tmp_path):
     read, write = os.pipe()
 
     @contextlib.asynccontextmanager
     async def noting():
         os.write(write, b"e")
+        (tmp_path / str(os.getpid())).touch()
         yield
         os.write(write, b"l")
 
     async def ignores(dp, value):
+        while len(os.listdir(tmp_path)) < 2:  # one worker could make all before the other has begun
+            await asyncio.sleep(0.01)
         return dp
 
     try:
