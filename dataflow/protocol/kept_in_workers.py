@@ -53,7 +53,7 @@ class KeptInWorker:
         """
         if changed:
             runner = self.runner()
-            where = "another" if runner is None else type(runner).__name__
+            where = "another runner" if runner is None else type(runner).__name__
             raise NotReproducible(
                 f"{type(df).__name__}.{changed} is kept from pass to pass, and two passes were made at the same time, "
                 f"at least one of them by a worker of {where}: neither has seen all that the other has changed, "

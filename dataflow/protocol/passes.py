@@ -287,8 +287,8 @@ def code_of(df: Node) -> str:
 
 
 def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
-    from dataflow.protocol.kept_changes import begin_pass, end_pass
-    from dataflow.protocol.kept_in_workers import PassHere  # which few flows need
+    from dataflow.protocol.kept_changes import begin_pass, end_pass  # which few flows need
+    from dataflow.protocol.kept_in_workers import PassHere
     from dataflow.protocol.kept_values import describe
 
     running = RunningPass(df, p, stream)
