@@ -83,26 +83,29 @@ class PrefetchToDevice(ProxyDataFlow[T_co]):
         waiting: deque[Callable[[], Any]] = deque()
         failure: BaseException | None = None
         pause: Pause | None = None
-        while True:
-            try:
-                waiting.append(send(next(datapoints)))
-            except StopIteration:
-                break
-            except Exception as error:
-                if not (waits and isinstance(error, TimeoutError)):
-                    failure = error
+        try:
+            while True:
+                try:
+                    waiting.append(send(next(datapoints)))
+                except StopIteration:
                     break
-                pause = Pause(error)
-            if pause is not None:
-                yield pause  # outside of `except`, which would keep the error and its frames until the next step
-                pause = None
-            if len(waiting) > self.depth:
+                except Exception as error:
+                    if not (waits and isinstance(error, TimeoutError)):
+                        failure = error
+                        break
+                    pause = Pause(error)
+                if pause is not None:
+                    yield pause  # outside of `except`, which would keep the error and its frames until the next step
+                    pause = None
+                if len(waiting) > self.depth:
+                    taken.add_one()
+                    yield waiting.popleft()()
+            while waiting:
                 taken.add_one()
                 yield waiting.popleft()()
-        while waiting:
-            taken.add_one()
-            yield waiting.popleft()()
-        taken.is_over = True
+            taken.is_over = True
+        finally:
+            taken.stop()
         if failure is not None:
             try:
                 raise failure

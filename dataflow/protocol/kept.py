@@ -121,27 +121,23 @@ def parts_of_workers(runner: Node, ds: Node, taken: Taken, *, are_copies: bool) 
     nodes = own_nodes(ds)
     parts = [kept_in_worker(df) for df in nodes]
     for df, part in zip(nodes, parts, strict=True):
-        part.overlaps = part.is_running and part.runner() is not runner
-        if part.overlaps:
-            part.require_alone(df, part.changed)
+        is_same = part.runner() is runner
+        part.begin(df, runner, taken)
         part.has_itself, part.follows_lost = not are_copies, taken.follows_lost
         if are_copies or id(df) in direct:
             with state_of(df).lock:  # a thread may reset it now
-                _continue_with_last(df, part, runner, are_copies=are_copies)
-        part.node, part.runner = ref(df), ref(runner)
+                _continue_with_last(df, part, is_same=is_same, are_copies=are_copies)
         part.before = part.before if part.overlaps else part.reported
-        part.taken, part.changed = taken, ""
-        part.num_begun += 1
     return parts
 
 
-def _continue_with_last(df: Node, part: KeptInWorker, runner: Node, *, are_copies: bool) -> None:
+def _continue_with_last(df: Node, part: KeptInWorker, *, is_same: bool, are_copies: bool) -> None:
     """Let the next pass of `df` continue with what has changed last: `part.reported`, given to its worker if due.
 
     - If a state was loaded, or the last pass was left early: with what was loaded, or with what that pass began with,
       unless a pass here has taken it meanwhile. It is given to the worker.
     - A copy: with what the last pass has changed, here or in any copy, and what the user has changed here since. It is
-      given if this worker has not made that pass, or something has changed after it.
+      given if a worker of this runner has not made that pass (`is_same`), or something has changed after it.
     - A thread that has the node itself: with what the node has. What a copy has changed since is given.
     """
     from dataflow.protocol.kept_changes import undone  # which few flows need
@@ -154,7 +150,7 @@ def _continue_with_last(df: Node, part: KeptInWorker, runner: Node, *, are_copie
         of_node.given = None if part.is_for_both else of_node.given
     elif are_copies or of_node.ahead is not None:
         before, part.reported = part.reported, _changes(df)
-        part.is_due = part.is_due or part.runner() is not runner or part.reported != before or RESET in before
+        part.is_due = part.is_due or not is_same or part.reported != before or RESET in before
     else:
         part.is_due = False
     part.seen = describe(df)
@@ -309,9 +305,12 @@ def reading_ahead(df: Node, stream: Stream, name: str) -> tuple[Stream, Taken]:
 
     Returns:
         The stream for the input, and what counts the datapoints that the consumer takes.
+
+    Raises:
+        NotReproducible: Another pass of a node that keeps something is not over.
     """
     ahead = state_of(df).continued
-    before, taken = ahead.taken, Taken(stream)
+    before, taken = ahead.taken, Taken(stream, ref(df))
     lost, ahead.lost = ahead.lost, None
     if lost is not None:
         taken.follows_lost = True
@@ -327,6 +326,13 @@ def reading_ahead(df: Node, stream: Stream, name: str) -> tuple[Stream, Taken]:
             give(df, before.kept, to_workers_only=True)
     restore(df)
     taken.kept = kept_by(df)
+    for node in filter(makes_passes_by_code, walk(df, uncached=True)):  # those of workers: `parts_of_workers`
+        from dataflow.protocol.kept_values import describe  # which few flows need
+
+        part = kept_in_worker(node)
+        part.begin(node, df, taken)
+        part.seen = describe(node)
+    stream = replace(stream, ahead=taken)
     ahead.taken = taken  # last: another thread may begin a pass, too, and looks at what was kept before this one
     if ahead.has_left and not stream.standalone:
         reason = (

@@ -1,27 +1,29 @@
 """What is known here of users' nodes whose passes workers make, and two passes of a node at the same time.
 
-One that is made here, and one in a worker; or in two workers. Without workers, each sees at once what the other changes
-in the attributes of the node. What a worker has changed is known at the end of its pass.
+At least one of the two is made by a worker, or read ahead of the loop. Otherwise each sees what the other has changed
+in the attributes of the node, as far as the loop has come.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
+from weakref import ref
 
 from dataflow.errors import NotReproducible
+from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import RESET, Kept, Taken, state_of
 from dataflow.system.worker_info import place_words
 
-__all__ = ["CURE", "KeptInWorker", "PassHere", "differing", "kept_in_worker", "warn_of_change"]
+__all__ = ["CURE", "KeptInWorker", "PassHere", "differing", "kept_in_worker", "readers", "warn_of_change"]
 
 _LOG: Final = logging.getLogger(__name__)
 CURE: Final = "Make it a variable of __iter__"
 
 
 class KeptInWorker:
-    """What a node keeps whose passes are made by a worker, as far as this process knows."""
+    """What a node keeps whose passes are made by a worker, as far as this process knows; or are read ahead here."""
 
     def __init__(self) -> None:
         self.reported: dict[str, Any] = {}  # what has changed since the first pass, as of the last report
@@ -30,20 +32,41 @@ class KeptInWorker:
         self.follows_lost = False  # a pass was left early before this one, and what it had changed is not known
         self.is_for_both = False  # passes are made here, too, and the node was given it here as well
         self.node: Callable[[], Any] = lambda: None  # a weak reference
-        self.runner: Callable[[], Any] = lambda: None  # a weak reference to the one whose worker makes the passes
+        self.runner: Callable[[], Any] = lambda: None  # a weak reference to what has begun the last of these passes
         self.has_itself = False  # the worker is a thread: it has the node, or a runner below it knows what that keeps
         self.here: Kept | None = None  # that of the node here, if the worker has a copy of it
-        self.seen: dict[str, Any] = {}  # the attributes of the node here, as the worker's last pass began
-        self.taken: Taken | None = None  # of the worker's last pass
-        self.num_begun = 0  # passes that workers have begun
-        self.changed = ""  # an attribute that the worker's last pass has changed, once that is reported
-        self.overlaps = False  # another pass of the node was made during the worker's last one
+        self.seen: dict[str, Any] = {}  # the attributes of the node here, as the last pass began
+        self.taken: Taken | None = None  # of the last pass
+        self.num_begun = 0  # such passes
+        self.changed = ""  # an attribute that the last pass has changed, once that is known
+        self.overlaps = False  # another pass of the node was made during the last one
         self.before: dict[str, Any] = {}  # `reported`, as the first of passes began that overlap, or the last one
 
+    def begin(self, df: Any, reader: Any, taken: Taken) -> None:
+        """Note that `reader` begins a pass of the node `df`, in a worker or by reading it ahead.
+
+        Raises:
+            NotReproducible: Another pass is not over, and has changed something.
+        """
+        self.overlaps = self.is_running(beside=[taken, *readers(taken.stream)])
+        if self.overlaps:
+            self.require_alone(df, self.changed)
+        self.node, self.runner = ref(df), ref(reader)
+        self.taken, self.changed = taken, ""
+        self.num_begun += 1
+
+    def is_running(self, beside: Sequence[Taken]) -> bool:
+        """Whether the loop may take more of the last pass, and that is none of the nodes `beside` another one."""
+        nodes = {id(taken.node) for taken in beside}  # of weak references: there is one for each node
+        return any(not (taken.is_over or taken.is_stopped or id(taken.node) in nodes) for taken in self._last())
+
     @property
-    def is_running(self) -> bool:
-        """Whether the consumer may take more of the worker's last pass."""
-        return self.taken is not None and not self.taken.is_over and not self.taken.is_stopped
+    def is_over(self) -> bool:
+        """Whether the loop has seen the end of the last pass."""
+        return all(taken.is_over for taken in self._last())
+
+    def _last(self) -> list[Taken]:
+        return [] if self.taken is None else [self.taken, *readers(self.taken.stream)]
 
     def require_alone(self, df: Any, changed: str) -> None:
         """Check that nothing was changed by one of two passes that were made at the same time.
@@ -53,11 +76,11 @@ class KeptInWorker:
         """
         if changed:
             runner = self.runner()
-            where = "another runner" if runner is None else type(runner).__name__
+            where = "another node" if runner is None else type(runner).__name__
             raise NotReproducible(
                 f"{type(df).__name__}.{changed} is kept from pass to pass, and two passes were made at the same time, "
-                f"at least one of them by a worker of {where}: neither has seen all that the other has changed, "
-                f"which it would without workers. {CURE}; or make one {type(df).__name__} for each; or iterate one "
+                f"at least one of them ahead of the loop, for {where}: what one sees of the changes by the other is "
+                f"not what it sees without workers. {CURE}; or make one {type(df).__name__} for each; or iterate one "
                 "pass to its end before the next begins"
             )
 
@@ -72,24 +95,34 @@ def kept_in_worker(df: Any) -> KeptInWorker:
     return found
 
 
-class PassHere:
-    """A pass of the node `df` that is made here, while a worker may make another.
+def readers(stream: Stream) -> list[Taken]:
+    """What reads a pass at `stream` ahead of the loop, the innermost first."""
+    found: list[Taken] = []
+    while stream.ahead is not None:
+        found.append(stream.ahead)
+        stream = stream.ahead.stream
+    return found
 
-    The worker's pass begins with what the node keeps by then, and what it changes is known at its end. So of two passes
-    at the same time, neither sees what the other changes, or a thread that reads ahead lets the other see too much. If
+
+class PassHere:
+    """A pass of the node `df` at `stream` that is made here, while there may be another.
+
+    A worker's pass begins with what the node keeps by then, and what it changes is known at its end. So of two passes
+    at the same time, neither sees what the other changes, or one that is read ahead lets the other see too much. If
     either changes anything, that is refused: as soon as it is known, at the latest when the first of them is over. If
-    the worker's pass was left early, it is logged.
+    the other pass was left early, it is logged.
 
     Raises:
-        NotReproducible: A worker's pass is not over, and has changed something.
+        NotReproducible: Another pass is not over, and has changed something.
     """
 
-    def __init__(self, df: Any) -> None:
+    def __init__(self, df: Any, stream: Stream) -> None:
         part = self._part_of(df)
         self._num_begun = 0 if part is None else part.num_begun
-        self._overlaps = part is not None and part.is_running
+        self._is_ahead = stream.ahead is not None
+        self._overlaps = part is not None and part.is_running(beside=readers(stream))
         self._before: dict[str, Any] | None = None
-        if part is not None and part.taken is not None and not part.taken.is_over:
+        if part is not None and not part.is_over:
             from dataflow.protocol.kept_values import describe  # which few flows need
 
             self._before = describe(df)
@@ -101,19 +134,23 @@ class PassHere:
         """The pass is whole.
 
         Raises:
-            NotReproducible: A worker's pass overlaps it, and one of the two has changed something.
+            NotReproducible: Another pass overlaps it, and one of the two has changed something.
         """
         part = self._part_of(df)
-        overlaps = part is not None and (self._overlaps or part.num_begun > self._num_begun)
+        # What is read ahead may go on in the next pass of what reads it, as below `FixedSizeData`.
+        overlaps = part is not None and (self._overlaps or (part.num_begun > self._num_begun and not self._is_ahead))
         if part is not None and (overlaps or self._before is not None):
             from dataflow.protocol.kept_changes import changed_since  # which few flows need
 
             found = changed_since(df, part.seen if self._before is None else self._before)
             changed = next(iter(found), part.changed)
             if overlaps:
-                part.overlaps = part.is_running  # what it changes is not known yet
+                part.overlaps = True  # what the other one changes may not be known yet
+            if self._is_ahead and not overlaps:
+                part.changed = changed
+            if overlaps or (self._is_ahead and part.overlaps):
                 part.require_alone(df, changed)
-            elif changed:
+            elif changed and not self._is_ahead:
                 warn_of_change(df, changed)
 
     @staticmethod

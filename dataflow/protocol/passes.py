@@ -296,7 +296,7 @@ def _user_pass(df: Any, p: int, stream: Stream) -> Iterator[Any]:
     may_keep = code.made_in is None  # what code makes anew for each of its passes keeps nothing
     if may_keep:
         begin_pass(df, renew)
-        among = PassHere(df)
+        among = PassHere(df, stream)
     before = describe(df) if stream.standalone else None
     frame = id(sys._getframe())
     try:
@@ -354,7 +354,7 @@ def _user_pass_until_closed(df: Any, p: int, stream: Stream, session: Session) -
         from dataflow.protocol.kept_changes import catch_up  # which few flows need
 
         catch_up(df, renew)
-    among = PassHere(df)
+    among = PassHere(df, stream)
     running = RunningPass(df, p, stream)
     # A tuple of its own: `is`, below, tells whether a later iteration has replaced it.
     here = (threading.get_ident(),)

@@ -106,7 +106,8 @@ class Stream:
     before it: the reason and the cure, which continue the sentence "a pass of … continues where the last one stopped".
     `shared` is set where several processes make the same pass, `repeated` where they do or a resumed run does. `begin`
     is the position at which the shard below, or the batches below it, begin their passes: 0, except in the rest of a
-    pass that another number of ranks had begun.
+    pass that another number of ranks had begun. `ahead` is the `Taken` of the node that reads it ahead of the loop, in
+    this process, or None.
     """
 
     root: int
@@ -116,6 +117,10 @@ class Stream:
     shared: bool = field(default=False, compare=False)
     repeated: bool = field(default=False, compare=False)
     begin: int = 0
+    ahead: Any = field(default=None, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Stream, (self.root, self.turns, self.drawn, self.standalone, self.shared, self.repeated, self.begin)
 
     def turn(self, level: int, j: int) -> Stream:
         """The stream of input `j` of a node at `level`: input 0 keeps the stream."""
@@ -124,7 +129,9 @@ class Stream:
     def at(self, *turns: tuple[int, int], standalone: str | None = None) -> Stream:
         """The stream behind further turns; `standalone` replaces that of this one, if given."""
         reason = self.standalone if standalone is None else standalone
-        return Stream(self.root, (*self.turns, *turns), self.drawn, reason, self.shared, self.repeated)
+        return Stream(
+            self.root, (*self.turns, *turns), self.drawn, reason, self.shared, self.repeated, ahead=self.ahead
+        )
 
     def words(
         self, level: int, p: int, *, root: int | None = None, purpose: int = 0, ranks: tuple[int, ...] = ()

@@ -251,8 +251,9 @@ def _at(known: dict[Stream, N], stream: Stream, make: Callable[[], N]) -> N:
 class Taken:
     """How much of a pass its consumer has taken, where workers or a buffer read ahead of it."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, node: Callable[[], Any] = lambda: None) -> None:
         self.stream = stream
+        self.node = node  # a weak reference to what reads ahead
         self.is_over = False  # the consumer has seen the end of the pass
         self.is_stopped = False  # nothing more of it is taken
         self.follows_left = False  # the pass before was left early
@@ -312,6 +313,7 @@ class Continued:
         """What is read ahead begins from the start."""
         if self.taken is not None:
             self.lost = None if self.taken.is_over else self.taken
+            self.taken.is_stopped = True
         self.taken = None
         self.has_left = False  # a pass was left early, and what had been read ahead of it is lost
 

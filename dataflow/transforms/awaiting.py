@@ -294,12 +294,15 @@ class AsyncMapData(ToleratesFailures[T_co], ProxyDataFlow[T_co]):
 
 def _count(results: Iterator[Any], taken: Taken) -> Iterator[Any]:
     """The results that are not dropped, counted as they are handed out."""
-    for result in results:
-        if result is not HOLE:
-            if type(result) is not Pause:
-                taken.add_one()
-            yield result
-    taken.is_over = True
+    try:
+        for result in results:
+            if result is not HOLE:
+                if type(result) is not Pause:
+                    taken.add_one()
+                yield result
+        taken.is_over = True
+    finally:
+        taken.stop()
 
 
 class _Calls:

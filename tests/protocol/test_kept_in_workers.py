@@ -5,7 +5,19 @@ import threading
 
 import pytest
 
-from dataflow import ConcatData, DataFlow, JoinData, MapData, NotReproducible, ResumableData
+from dataflow import (
+    AsyncMapData,
+    ConcatData,
+    DataFlow,
+    FixedSizeData,
+    JoinData,
+    MapData,
+    MultiProcessMapData,
+    MultiThreadMapData,
+    NotReproducible,
+    RepeatedData,
+    ResumableData,
+)
 from dataflow.protocol.kept import parts_of_workers, report
 from dataflow.protocol.seeding import Stream
 from dataflow.protocol.state import Taken
@@ -139,6 +151,86 @@ def test_a_pass_that_is_not_over_is_forgotten_as_a_state_is_loaded(above):
         df.load_state_dict(first)
         assert list(df) == expected
         begun.close()
+
+
+def same(dp):
+    return dp
+
+
+async def same_later(dp):
+    return dp
+
+
+AHEAD = {
+    "AsyncMapData": lambda node: AsyncMapData(node, same_later, 2),
+    "map in threads": lambda node: MultiThreadMapData(node, 2, same, buffer_size=4, strict=True),
+    "map in processes": lambda node: MultiProcessMapData(node, 1, same, buffer_size=4, strict=True),
+}
+reads_ahead = pytest.mark.parametrize("ahead", AHEAD.values(), ids=AHEAD)
+
+
+@pytest.mark.parametrize("when", CHANGING)
+@pytest.mark.parametrize("order", [1, -1])
+@reads_ahead
+def test_a_pass_that_is_read_ahead_beside_another_is_refused_if_the_node_keeps_something(ahead, order, when):
+    node = CHANGING[when]()
+    inputs = [ahead(node), MapData(node, same)][::order]
+    with JoinData(inputs) as df, pytest.raises(NotReproducible, match=AT_THE_SAME_TIME):
+        list(df)
+    with ahead(node) as df:
+        assert len(list(df)) == len(list(node)) == len(list(df)) == NUM  # one after the other
+
+
+@pytest.mark.parametrize(
+    "beside", [in_thread, in_process, *(lambda make, ahead=ahead: ahead(make()) for ahead in AHEAD.values())]
+)
+def test_so_is_one_beside_another_that_is_read_ahead(beside):
+    node = Counting()
+    with (
+        JoinData([AHEAD["AsyncMapData"](node), beside(lambda: node)]) as df,
+        pytest.raises(NotReproducible, match=AT_THE_SAME_TIME),
+    ):
+        list(df)
+
+
+@reads_ahead
+def test_two_loops_in_each_other_are_two_passes(ahead):
+    node = Counting()
+    with ahead(node) as df, pytest.raises(NotReproducible, match=AT_THE_SAME_TIME):
+        [list(node) for _ in df]
+
+
+IN_ORDER = {
+    "one that reads ahead above another": lambda node, ahead: ahead(MapData(ahead(node), same)),
+    "above two passes": lambda node, ahead: ahead(JoinData([node, node])),
+    "one pass after the other": lambda node, ahead: ConcatData([ahead(node), node, ahead(node)]),
+    "repeated": lambda node, ahead: RepeatedData(ahead(RepeatedData(node, 2)), 2),
+    "over the ends of passes": lambda node, ahead: ahead(FixedSizeData(node, NUM + 1)),
+    "a runner below": lambda node, ahead: ahead(in_thread(lambda: node)),
+    "below a runner": lambda node, ahead: in_thread(lambda: ahead(node)),
+}
+
+
+@pytest.mark.parametrize("chain", IN_ORDER.values(), ids=IN_ORDER)
+@reads_ahead
+def test_what_reads_ahead_in_order_yields_what_no_workers_yield(chain, ahead):
+    def as_it_is(ds):
+        return MapData(ds, same)
+
+    expected = passes(chain(Counting(), as_it_is), 4)
+    with chain(Counting(), ahead) as df:
+        assert passes(df, 4) == expected
+
+
+@reads_ahead
+def test_what_was_read_ahead_is_over_as_the_flow_is_closed(ahead):
+    node = Counting()
+    df = ahead(node)
+    begun = iter(df)
+    next(begun)
+    df.close()
+    assert len(list(node)) == NUM
+    del begun
 
 
 class KeepsWhatItHasMade(DataFlow):
