@@ -207,19 +207,32 @@ IN_ORDER = {
     "repeated": lambda node, ahead: RepeatedData(ahead(RepeatedData(node, 2)), 2),
     "over the ends of passes": lambda node, ahead: ahead(FixedSizeData(node, NUM + 1)),
     "a runner below": lambda node, ahead: ahead(in_thread(lambda: node)),
+    "a process below, to which its place is sent": lambda node, ahead: ahead(in_process(lambda: node, "forkserver")),
     "below a runner": lambda node, ahead: in_thread(lambda: ahead(node)),
 }
 
 
 @pytest.mark.parametrize("chain", IN_ORDER.values(), ids=IN_ORDER)
 @reads_ahead
-def test_what_reads_ahead_in_order_yields_what_no_workers_yield(chain, ahead):
+def test_what_reads_ahead_in_order_yields_what_no_workers_yield(chain, ahead, caplog):
     def as_it_is(ds):
         return MapData(ds, same)
 
     expected = passes(chain(Counting(), as_it_is), 4)
     with chain(Counting(), ahead) as df:
         assert passes(df, 4) == expected
+    assert caplog.messages == []
+
+
+@reads_ahead
+def test_a_pass_after_one_that_was_read_ahead_and_left_is_logged(ahead, caplog):
+    node = Counting()
+    with ahead(node) as df:
+        begun = iter(df)
+        next(begun)
+        begun.close()
+        list(node)
+        assert ["left early" in message for message in caplog.messages] == [True]
 
 
 @reads_ahead
@@ -243,7 +256,9 @@ class KeepsWhatItHasMade(DataFlow):
         yield from ([k] for k in self.numbers)
 
 
-@pytest.mark.parametrize("above", [in_thread, in_process])
+@pytest.mark.parametrize(
+    "above", [in_thread, in_process, *(lambda make, ahead=ahead: ahead(make()) for ahead in AHEAD.values())]
+)
 def test_what_an_earlier_pass_has_changed_is_no_reason_to_refuse_two_at_the_same_time(above):
     node = KeepsWhatItHasMade()
     with above(lambda: node) as runner:
