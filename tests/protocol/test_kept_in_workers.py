@@ -1,7 +1,10 @@
 """Two passes of a node at the same time, at least one of them in a worker, and passes here after those of workers."""
 
 import itertools
+import pickle
 import threading
+from dataclasses import replace
+from weakref import ref
 
 import pytest
 
@@ -191,6 +194,22 @@ def test_so_is_one_beside_another_that_is_read_ahead(beside):
         pytest.raises(NotReproducible, match=AT_THE_SAME_TIME),
     ):
         list(df)
+
+
+@reads_ahead
+def test_so_is_one_beside_another_that_was_read_to_its_end_by_what_reads_ahead_above(ahead):
+    node = Counting()
+    with (
+        JoinData([AHEAD["map in threads"](ahead(node)), MapData(node, same)]) as df,
+        pytest.raises(NotReproducible, match=AT_THE_SAME_TIME),
+    ):
+        list(df)
+
+
+def test_what_reads_a_pass_ahead_here_is_not_sent_to_workers():
+    stream = replace(Stream(1, ((2, 3),), standalone="and"), ahead=Taken(Stream(1), ref(Counting())))
+    sent = pickle.loads(pickle.dumps(stream))
+    assert sent == stream and sent.standalone == "and" and sent.ahead is None
 
 
 @reads_ahead
