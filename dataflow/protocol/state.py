@@ -75,9 +75,9 @@ class Kept:
         self.iterators: dict[str, Any] = {}  # those that its last pass found as it began, and has not replaced
         self.given: dict[str, Any] | None = None  # what it is to have as its next pass begins; None to keep what it has
         self.named: set[str] = set()  # the attributes that it was given so far: they count even if they are as at first
-        self.ahead: Any = None  # the `kept.KeptInWorker` of the worker whose copy has made the last pass, if one has
-        self.in_workers: dict[tuple[int, ...], Any] = {}  # `kept.KeptInWorker`, by the place of those who make passes
-        self.has_warned = False  # that a pass was left early (`kept.warn_of_changes`)
+        self.ahead: Any = None  # the `KeptInWorker` of the worker whose copy has made the last pass, if one has
+        self.in_workers: dict[tuple[int, ...], Any] = {}  # `KeptInWorker` by place, see `kept_in_worker`
+        self.has_warned = False  # that a pass was left early (`warn_of_change`)
 
 
 class Promise(NamedTuple):
