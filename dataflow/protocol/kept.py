@@ -174,7 +174,6 @@ def note_reset(ds: Node, *, are_copies: bool, is_closed: bool) -> None:
 
             part.reported, part.is_due, part.is_for_both = _changes(df), False, False
             part.here, part.seen, of_node.ahead = of_node, describe(df), part
-        part.taken = None
         if part.reported or part.runner() is not None:  # a pass has begun
             part.reported = {**part.reported, RESET: is_closed or part.reported.get(RESET, False)}
     if not are_copies:

@@ -298,6 +298,17 @@ def test_a_pass_that_is_not_over_is_forgotten_as_its_runner_is_closed(above):
         begun.close()
 
 
+@pytest.mark.parametrize("renew", ["close", "reset_state"])
+@pytest.mark.parametrize(("make", "is_kept"), [(Counting, True), (MakesWhenNeeded, False)])
+def test_a_pass_after_one_that_was_left_is_logged_even_if_its_runner_begins_anew(make, is_kept, renew, caplog):
+    node = make()
+    with in_process(lambda: node) as runner:
+        next(iter(runner))
+        getattr(runner, renew)()
+        list(node)
+        assert ["left early" in message for message in caplog.messages] == [True] * is_kept
+
+
 def test_what_a_thread_has_changed_counts_from_the_beginning_of_its_own_pass():
     node = Counting()
     with in_thread(lambda: node) as runner, in_process(lambda: node) as other:
