@@ -9,7 +9,6 @@ Guarantees:
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 import weakref
@@ -28,6 +27,7 @@ from dataflow.compat.command_pool import CommandPool
 from dataflow.compat.layout import Layout, as_array, components_of, store
 from dataflow.compat.shared_arrays import SharedMem
 from dataflow.compat.timing import Profile, Statistics
+from dataflow.protocol.generators import global_states, set_global_states
 from dataflow.protocol.parameters import (
     deferred_function,
     flag,
@@ -269,28 +269,19 @@ class _OwnGenerators:
 
     def __init__(self, words: tuple[int, ...]) -> None:
         self._words = words
-        self._own: tuple[Any, Any] | None = None
-        self._outer: tuple[Any, Any] = _generators()
+        self._own: tuple[Any, Any, Any] | None = None
+        self._outer = global_states()
 
     def __enter__(self) -> None:
-        self._outer = _generators()
+        self._outer = global_states()
         if self._own is None:
             seed_globals(self._words)
         else:
-            _set_generators(self._own)
+            set_global_states(self._own)
 
     def __exit__(self, *_: object) -> None:
-        self._own = _generators()
-        _set_generators(self._outer)
-
-
-def _generators() -> tuple[Any, Any]:
-    return random.getstate(), np.random.get_state(legacy=False)
-
-
-def _set_generators(states: tuple[Any, Any]) -> None:
-    random.setstate(states[0])
-    np.random.set_state(states[1])
+        self._own = global_states()
+        set_global_states(self._outer)
 
 
 def checked_options(

@@ -28,6 +28,7 @@ __all__ = [
     "SeededGlobals",
     "drawn_from",
     "global_generators",
+    "global_states",
     "held_generators",
     "held_numbers",
     "holds_global",
@@ -35,10 +36,25 @@ __all__ = [
     "mentions_globals",
     "names_any",
     "states_of",
+    "set_global_states",
 ]
 
 
 # -- Global generators -------------------------------------------------------------------------------------------------
+
+
+def global_states() -> tuple[Any, Any, Any]:
+    """The states of the global generators of `random`, NumPy and, if it is imported, torch (on the CPU)."""
+    torch = sys.modules.get("torch")
+    return random.getstate(), np.random.get_state(legacy=False), torch and torch.default_generator.get_state()
+
+
+def set_global_states(states: tuple[Any, Any, Any]) -> None:
+    """Put the global generators into states that `global_states` has returned."""
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    if states[2] is not None:
+        sys.modules["torch"].default_generator.set_state(states[2])
 
 
 class SeededGlobals:
@@ -62,15 +78,11 @@ class SeededGlobals:
         words = self._rng().bit_generator.random_raw(5)
         if not self._restores:
             return self._call_seeded(words, value)
-        torch = sys.modules.get("torch")
-        saved = random.getstate(), np.random.get_state(legacy=False), torch and torch.default_generator.get_state()
+        saved = global_states()
         try:
             return self._call_seeded(words, value)
         finally:
-            random.setstate(saved[0])
-            np.random.set_state(saved[1])
-            if torch is not None:
-                torch.default_generator.set_state(saved[2])
+            set_global_states(saved)
 
     def _call_seeded(self, words: Any, value: Any) -> Any:
         first, second, *_, last = words.tolist()
